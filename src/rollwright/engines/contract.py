@@ -1,0 +1,24 @@
+"""Where tokens come from, as the rest of the house sees it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+from ..wire import Event, ModelCall, ModelReply
+
+
+class Engine(Protocol):
+    """A model behind some API. Failures are EngineError; cancelling a call cancels it at the engine."""
+
+    async def complete(self, call: ModelCall) -> ModelReply: ...
+
+    def stream(self, call: ModelCall) -> AsyncIterator[Event]:
+        """Events as they arrive, `End` last. A stream that breaks raises EngineUnavailable."""
+        ...
+
+    async def probe(self) -> None:
+        """Ask the endpoint for one token's worth of proof that it answers; EngineError says what is wrong."""
+        ...
+
+    async def close(self) -> None: ...

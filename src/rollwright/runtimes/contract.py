@@ -1,0 +1,145 @@
+"""What a box promises. Every kind is held to `runtimes.testing.check_runtime`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, Protocol, Self
+
+import msgspec
+
+Warm = bool | Literal["shared"]
+
+
+class Reach(StrEnum):
+    """What a program inside the box can talk to."""
+
+    HOST = "host"
+    """The host's loopback and whatever the host reaches."""
+    PROXY_ONLY = "proxy_only"
+    """Nothing but the addresses that Rollwright forwards."""
+
+
+class Ending(StrEnum):
+    """How a command ended."""
+
+    EXITED = "exited"
+    SIGNALLED = "signalled"
+    TIMED_OUT = "timed_out"
+
+
+class ExecResult(msgspec.Struct, frozen=True):
+    """What a command answered. A failing command is a value, not an error."""
+
+    ending: Ending
+    exit_code: int
+    """The program's own; 128 + signal where a signal ended it; 124 where time ran out."""
+    stdout: bytes
+    stderr: bytes
+    stdout_dropped: int = 0
+    """Bytes past the output cap, read and thrown away."""
+    stderr_dropped: int = 0
+    queue_s: float = 0.0
+    """Waiting for a CPU slot. Not part of the deadline (law 6)."""
+    wall_s: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        return self.ending is Ending.EXITED and self.exit_code == 0
+
+    @property
+    def text(self) -> str:
+        """Stdout as text; bytes that are not UTF-8 become U+FFFD."""
+        return self.stdout.decode("utf-8", "replace")
+
+
+class RuntimeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What every kind of box has."""
+
+    persistent: bool = False
+    """Lease boxes from a pool that lives as long as the environment serves, instead of one box per rollout."""
+
+
+class Process(Protocol):
+    """A program that is talked to while it runs. Whoever opens it closes it."""
+
+    async def write(self, data: bytes) -> None: ...
+    async def close_stdin(self) -> None: ...
+    async def read(self, limit: int = 65536) -> bytes:
+        """The next bytes of stdout; b"" at its end."""
+        ...
+
+    async def wait(self, timeout_s: float) -> ExecResult:
+        """Stdout here is what was not read."""
+        ...
+
+    async def kill(self) -> None:
+        """End it with all its children."""
+        ...
+
+    async def __aenter__(self) -> Self: ...
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trail: TracebackType | None
+    ) -> None: ...
+
+
+class Runtime(Protocol):
+    """A box that runs commands. It knows nothing of rollouts, rewards or tokens.
+
+    Paths are relative to the workspace or absolute inside the box. `env` is added to the allow-listed environment of
+    the box. Operations on a box that is not running raise RuntimeLost; operations that it refuses raise RuntimeFault.
+    """
+
+    reach: Reach
+
+    @property
+    def name(self) -> str:
+        """Kind and id, for logs and traces."""
+        ...
+
+    async def start(self) -> None: ...
+    async def stop(self) -> None:
+        """End everything in the box and free it. Idempotent."""
+        ...
+
+    async def run(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        stdin: bytes = b"",
+        cwd: str = "",
+        timeout_s: float = 60.0,
+        output_limit: int | None = None,
+    ) -> ExecResult: ...
+
+    async def open_process(
+        self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: str = ""
+    ) -> Process: ...
+
+    async def read(self, path: str) -> bytes: ...
+    async def write(self, path: str, data: bytes) -> None: ...
+
+    async def run_script(
+        self,
+        script: Path,
+        args: Sequence[str] = (),
+        *,
+        env: Mapping[str, str] | None = None,
+        stdin: bytes = b"",
+        timeout_s: float = 60.0,
+        warm: Warm = False,
+    ) -> ExecResult:
+        """Run a PEP 723 script with the dependencies it declares."""
+        ...
+
+    async def expose(self, port: int) -> str:
+        """The URL by which this process reaches a server that listens on `port` inside the box."""
+        ...
+
+    async def alive(self) -> bool: ...
+    async def reset(self) -> None:
+        """Give the next user a box as it was right after `start`."""
+        ...

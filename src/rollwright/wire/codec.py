@@ -1,0 +1,115 @@
+"""Structs with arrays, as one small header and raw frames.
+
+A message is a list of frames. Frame 0 is a msgpack header in which every array is replaced by a reference (type, shape,
+frame number); each later frame is the memory of one array. Encoding takes views, never copies; decoding gives views of
+the frames that came in. Anything that is not such a message is a WireError, and no array is made before the frame that
+holds its bytes was seen, so nothing is allocated that the input did not pay for.
+
+The same references are used in JSON (for files that people read), where the frames lie in a file beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any, TypeVar, get_origin
+
+import msgspec
+import numpy as np
+
+from .arrays import DTYPES, NAMES, AnyArray
+from .errors import WireError
+
+Buffer = bytes | bytearray | memoryview
+T = TypeVar("T")
+
+MAX_HEADER_BYTES = 256 * 2**20
+MAX_NDIM = 4
+
+
+class ArrayRef(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Where an array is: `frame` counts from 0 after the header."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    frame: int
+
+
+def encode(value: Any) -> list[Buffer]:
+    """`value` as frames. The arrays' memory is referenced, so do not write to it until the frames were sent."""
+    frames: list[Buffer] = [b""]
+    frames[0] = msgspec.msgpack.encode(value, enc_hook=_collector(frames, header_frames=1))
+    return frames
+
+
+def decode(frames: Sequence[Buffer], type: type[T]) -> T:
+    """The value in `frames`. Its arrays are views of the frames, read-only where the frames are."""
+    if not frames:
+        raise WireError("a message needs at least one frame")
+    if len(frames[0]) > MAX_HEADER_BYTES:
+        raise WireError(f"a header of {len(frames[0])} bytes is over the limit of {MAX_HEADER_BYTES}")
+    resolve = _resolver(frames[1:])
+    return _guarded(lambda: msgspec.msgpack.decode(frames[0], type=type, dec_hook=resolve))
+
+
+def encode_json(value: Any) -> tuple[bytes, list[Buffer]]:
+    """`value` as JSON text, and the frames it refers to."""
+    frames: list[Buffer] = []
+    return msgspec.json.encode(value, enc_hook=_collector(frames, header_frames=0)), frames
+
+
+def decode_json(text: Buffer | str, frames: Sequence[Buffer], type: type[T]) -> T:
+    resolve = _resolver(frames)
+    return _guarded(lambda: msgspec.json.decode(text, type=type, dec_hook=resolve))
+
+
+def raw_bytes(array: AnyArray) -> memoryview:
+    """The memory of a contiguous array, without a copy."""
+    if not array.flags.c_contiguous:
+        raise WireError("only contiguous arrays go on the wire; use wire.arrays.column")
+    # A memoryview of an empty array cannot be cast, and there is nothing in it to send.
+    return memoryview(array.reshape(-1).view(np.uint8)) if array.size else memoryview(b"")
+
+
+def view_of(ref: ArrayRef, buffer: Buffer) -> AnyArray:
+    """The array that `ref` describes, as a view of `buffer`."""
+    dtype = DTYPES.get(ref.dtype)
+    if dtype is None or len(ref.shape) > MAX_NDIM or any(axis < 0 for axis in ref.shape):
+        raise WireError(f"an array of type {ref.dtype!r} and shape {ref.shape} is not one of ours")
+    if prod(ref.shape) * dtype.itemsize != len(memoryview(buffer).cast("B") if len(buffer) else b""):
+        raise WireError(f"an array of shape {ref.shape} and type {ref.dtype} does not fill {len(buffer)} bytes")
+    return np.frombuffer(buffer, dtype=dtype).reshape(ref.shape)
+
+
+def _collector(frames: list[Buffer], header_frames: int) -> Callable[[Any], Any]:
+    def collect(value: Any) -> Any:
+        if not isinstance(value, np.ndarray):
+            raise WireError(f"{type(value).__name__} does not go on the wire")
+        name = NAMES.get(value.dtype)
+        if name is None:
+            raise WireError(f"arrays of {value.dtype} do not go on the wire")
+        frames.append(raw_bytes(value))
+        return ArrayRef(name, value.shape, len(frames) - 1 - header_frames)
+
+    return collect
+
+
+def _resolver(frames: Sequence[Buffer]) -> Callable[[Any, Any], Any]:
+    def resolve(kind: Any, value: Any) -> Any:
+        if get_origin(kind) is not np.ndarray and kind is not np.ndarray:
+            raise WireError(f"{kind} does not come off the wire")
+        ref = msgspec.convert(value, ArrayRef)
+        if not 0 <= ref.frame < len(frames):
+            raise WireError(f"frame {ref.frame} is not among the {len(frames)} that came")
+        return view_of(ref, frames[ref.frame])
+
+    return resolve
+
+
+def _guarded(decode_it: Callable[[], T]) -> T:
+    try:
+        return decode_it()
+    except WireError:
+        raise
+    except (msgspec.DecodeError, ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise WireError(f"not a message of ours: {error}") from error
