@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Protocol
 
-from ..wire import Event, ModelCall, ModelReply
+from rollwright.wire import Event, ModelCall, ModelReply
 
 
 class Engine(Protocol):

@@ -51,7 +51,8 @@ class TokenSegment(msgspec.Struct, frozen=True, eq=False):
         check_column(self.sampled, "b1", "the sampled mask")
         check_column(self.logprobs, "f4", "logprobs")
         if not len(self.ids) == len(self.sampled) == len(self.logprobs):
-            raise WireError(f"columns differ: {len(self.ids)} ids, {len(self.sampled)} mask, {len(self.logprobs)} logprobs")
+            lengths = f"{len(self.ids)} ids, {len(self.sampled)} mask, {len(self.logprobs)} logprobs"
+            raise WireError(f"columns differ in length: {lengths}")
 
 
 class CallRecord(msgspec.Struct, frozen=True):
