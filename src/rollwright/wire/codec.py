@@ -68,7 +68,7 @@ def raw_bytes(array: AnyArray) -> memoryview:
     if not array.flags.c_contiguous:
         raise WireError("only contiguous arrays go on the wire; use wire.arrays.column")
     # A memoryview of an empty array cannot be cast, and there is nothing in it to send.
-    return memoryview(array.reshape(-1).view(np.uint8)) if array.size else memoryview(b"")
+    return array.reshape(-1).view(np.uint8).data if array.size else memoryview(b"")
 
 
 def view_of(ref: ArrayRef, buffer: Buffer) -> AnyArray:
