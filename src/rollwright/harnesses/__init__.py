@@ -1,0 +1,8 @@
+"""Programs that drive a model through a session: they speak, call tools, and know nothing of rewards or of files."""
+
+from .chat import ChatHarness as ChatHarness
+from .contract import Harness as Harness
+from .contract import Surroundings as Surroundings
+from .session import Conversation as Conversation
+from .session import Limits as Limits
+from .session import Session as Session

@@ -1,0 +1,183 @@
+"""The message tree of a rollout while it grows.
+
+Each message is stored once, under the message before it. A call is prepared (its intent is on record before the engine
+is asked) and then committed or aborted, exactly once; a committed answer is a new node. The work of a turn depends on
+what the turn adds. Nothing here awaits, so a cancellation cannot leave a turn half written.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from enum import StrEnum
+
+import msgspec
+
+from rollwright.wire import CallRecord, Failure, Message, ModelReply, Node, Score, Stop, Timing, ToolSpec, Trace, Usage
+
+from .tape import Tapes
+
+
+class Phase(StrEnum):
+    """Where the time of a rollout goes."""
+
+    QUEUE = "queue_s"
+    PROVISION = "provision_s"
+    SETUP = "setup_s"
+    MODEL = "model_s"
+    TOOL = "tool_s"
+    SCORE = "score_s"
+
+
+class LiveTrace:
+    """One rollout's record in the making. Reads like a wire.Trace: `messages`, `reply`, `turns`, `usage`."""
+
+    def __init__(self, task_id: str, attempt: int, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.task_id = task_id
+        self.attempt = attempt
+        self.tools: tuple[ToolSpec, ...] = ()
+        self.runtime = ""
+        self.info: dict[str, str | int | float | bool | None] = {}
+        self.usage = Usage()
+        self.turns = 0
+        self._clock = clock
+        self._began = clock()
+        self._began_at = time.time()
+        self._spent: dict[Phase, float] = dict.fromkeys(Phase, 0.0)
+        self._nodes: list[Node] = []
+        self._children: dict[tuple[int, Message], int] = {}
+        self._nearest_call: list[int] = []
+        self._calls: list[CallRecord] = []
+        self._open: set[int] = set()
+        self._tapes = Tapes()
+        self._tip = -1
+        self._exact = True
+
+    def __repr__(self) -> str:
+        return f"<LiveTrace {self.task_id}#{self.attempt} {len(self._nodes)} messages, {len(self._calls)} calls>"
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The conversation that was extended last."""
+        return self.path(self._tip)
+
+    @property
+    def reply(self) -> str:
+        for call in reversed(self._calls):
+            if call.reply >= 0:
+                return self._nodes[call.reply].message.text
+        return ""
+
+    def path(self, node: int) -> tuple[Message, ...]:
+        """The messages from the root to `node`."""
+        found = []
+        while node >= 0:
+            found.append(self._nodes[node].message)
+            node = self._nodes[node].parent
+        return tuple(reversed(found))
+
+    def extend(self, parent: int, messages: Sequence[Message]) -> int:
+        """Put `messages` one after the other below `parent` (-1: a new root) and return the last one's node."""
+        for message in messages:
+            known = self._children.get((parent, message))
+            parent = self._add(parent, message, call=-1) if known is None else known
+        self._tip = parent
+        return parent
+
+    def match(self, messages: Sequence[Message]) -> tuple[int, int]:
+        """The longest prefix of `messages` that is on record: its node, and how many messages it covers."""
+        node = -1
+        for covered, message in enumerate(messages):
+            known = self._children.get((node, message))
+            if known is None:
+                return node, covered
+            node = known
+        return node, len(messages)
+
+    def prepare(self, prompt: int, model: str) -> int:
+        """Put on record that the engine is about to be asked, and return the call's number."""
+        self._calls.append(CallRecord(prompt=prompt, model=model, started_s=self._now()))
+        self._open.add(len(self._calls) - 1)
+        return len(self._calls) - 1
+
+    def commit(self, call: int, reply: ModelReply) -> int:
+        """Put the answer on record, before anyone sees it, and return its node."""
+        intent = self._close(call)
+        tokens = None
+        if reply.tokens is None:
+            self._exact = False
+        else:
+            tokens = self._tapes.segment(call, self._nearest_call[intent.prompt], reply.tokens)
+        node = self._add(intent.prompt, reply.message, call=call)
+        self._calls[call] = msgspec.structs.replace(
+            intent,
+            reply=node,
+            model=reply.model or intent.model,
+            finish=reply.finish,
+            usage=reply.usage,
+            policy_version=reply.policy_version,
+            ended_s=self._now(),
+            tokens=tokens,
+        )
+        self.turns += 1
+        self.usage += reply.usage
+        self._tip = node
+        return node
+
+    def abort(self, call: int, failure: Failure) -> None:
+        """Put on record that no answer came."""
+        intent = self._close(call)
+        self._calls[call] = msgspec.structs.replace(intent, ended_s=self._now(), failure=failure)
+
+    @contextmanager
+    def phase(self, phase: Phase) -> Iterator[None]:
+        began = self._clock()
+        try:
+            yield
+        finally:
+            self._spent[phase] += self._clock() - began
+
+    def spend(self, phase: Phase, seconds: float) -> None:
+        self._spent[phase] += seconds
+
+    def freeze(
+        self, stop: Stop, *, scores: dict[str, Score] | None = None, reward: float = 0.0, failure: Failure | None = None
+    ) -> Trace:
+        """The finished record. A call that is still open was lost, so its tokens prove nothing."""
+        return Trace(
+            task_id=self.task_id,
+            attempt=self.attempt,
+            nodes=tuple(self._nodes),
+            calls=tuple(self._calls),
+            tools=self.tools,
+            stop=stop,
+            scores=scores or {},
+            reward=reward,
+            failure=failure,
+            trainable=self._exact and self.turns > 0 and not self._open,
+            timing=self._timing(),
+            runtime=self.runtime,
+            info=self.info,
+        )
+
+    def _timing(self) -> Timing:
+        spent = {phase.value: seconds for phase, seconds in self._spent.items()}
+        return Timing(started_at=self._began_at, total_s=self._now(), **spent)
+
+    def _add(self, parent: int, message: Message, call: int) -> int:
+        node = len(self._nodes)
+        self._nodes.append(Node(parent, message, call))
+        self._children[parent, message] = node
+        inherited = self._nearest_call[parent] if parent >= 0 else -1
+        self._nearest_call.append(call if call >= 0 else inherited)
+        return node
+
+    def _close(self, call: int) -> CallRecord:
+        if call not in self._open:
+            raise ValueError(f"call {call} of {self!r} is not open; it is committed or aborted once")
+        self._open.discard(call)
+        return self._calls[call]
+
+    def _now(self) -> float:
+        return self._clock() - self._began
