@@ -1,0 +1,7 @@
+"""The wire formats of model calls: readers and writers with no socket inside."""
+
+from .contract import Dialect as Dialect
+from .contract import StreamReader as StreamReader
+from .contract import StreamWriter as StreamWriter
+from .images import Images as Images
+from .images import MemoryImages as MemoryImages
