@@ -125,6 +125,7 @@ class Session:
         try:
             with self._trace.phase(Phase.MODEL):
                 reply = await self._engine.complete(call)
+                self._trace.queued(reply.queue_s)
         except BaseException as error:
             # Cancellation too: an open call would make the rollout look as if it had lost an answer.
             self._trace.abort(number, Failure.of(error, Layer.ENGINE))

@@ -45,6 +45,7 @@ class LiveTrace:
         self._began = clock()
         self._began_at = time.time()
         self._spent: dict[Phase, float] = dict.fromkeys(Phase, 0.0)
+        self._phase: Phase | None = None
         self._nodes: list[Node] = []
         self._children: dict[tuple[int, Message], int] = {}
         self._nearest_call: list[int] = []
@@ -132,14 +133,20 @@ class LiveTrace:
 
     @contextmanager
     def phase(self, phase: Phase) -> Iterator[None]:
+        """Count the time of a block. Phases do not nest: a rollout does one thing at a time."""
         began = self._clock()
+        self._phase = phase
         try:
             yield
         finally:
+            self._phase = None
             self._spent[phase] += self._clock() - began
 
-    def spend(self, phase: Phase, seconds: float) -> None:
-        self._spent[phase] += seconds
+    def queued(self, seconds: float) -> None:
+        """Of the phase that is running, `seconds` were spent waiting for a slot."""
+        self._spent[Phase.QUEUE] += seconds
+        if self._phase is not None:
+            self._spent[self._phase] -= seconds
 
     def freeze(
         self, stop: Stop, *, scores: dict[str, Score] | None = None, reward: float = 0.0, failure: Failure | None = None

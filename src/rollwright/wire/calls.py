@@ -102,6 +102,8 @@ class ModelReply(msgspec.Struct, frozen=True):
     policy_version: int = 0
     """Which weights spoke; engines that do not say speak with version 0."""
     model: str = ""
+    queue_s: float = 0.0
+    """How long the call waited on our side for a slot before it was sent."""
 
 
 class TextDelta(msgspec.Struct, frozen=True, tag="text"):

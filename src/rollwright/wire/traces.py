@@ -126,6 +126,11 @@ class Trace(msgspec.Struct, frozen=True):
         return total
 
     @property
+    def turns(self) -> int:
+        """Answers the model has given."""
+        return sum(call.reply >= 0 for call in self.calls)
+
+    @property
     def leaves(self) -> tuple[int, ...]:
         """The last message of each branch, oldest first."""
         parents = {node.parent for node in self.nodes}

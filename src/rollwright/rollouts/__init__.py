@@ -1,0 +1,8 @@
+"""From a task to a scored trace: one rollout, one group, an environment that serves many, an evaluation of a set."""
+
+from .environment import Environment as Environment
+from .environment import Serving as Serving
+from .evaluation import Evaluation as Evaluation
+from .recorder import Recorder as Recorder
+from .tally import Summary as Summary
+from .tally import Tally as Tally

@@ -1,0 +1,159 @@
+"""A taskset, a harness and a kind of box. `serving()` owns what outlives a rollout."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import msgspec
+
+from rollwright.engines import Engine
+from rollwright.harnesses import ChatHarness, Harness, Limits, Session
+from rollwright.runtimes import Runtime, RuntimeConfig, SubprocessConfig, make_runtime
+from rollwright.tasks import Task, Taskset, call_group, hooks_of
+from rollwright.traces import LiveTrace
+from rollwright.wire import Failure, RolloutError, RuntimeFault, Sampling, Score, Stop, Trace
+
+from .rollout import Finished, Rollout, weighted
+
+log = logging.getLogger("rollwright.rollouts")
+
+
+class Environment:
+    """What is rolled out, by which program, in which box, within which limits."""
+
+    def __init__(
+        self,
+        taskset: Taskset,
+        *,
+        harness: Harness | None = None,
+        runtime: RuntimeConfig | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        self.taskset = taskset
+        self.harness: Harness = harness or ChatHarness()
+        self.runtime: RuntimeConfig = runtime or SubprocessConfig()
+        self.limits = limits or Limits()
+
+    @asynccontextmanager
+    async def serving(
+        self, engine: Engine, model: str, *, sampling: Sampling | None = None, return_tokens: bool = False
+    ) -> AsyncIterator[Serving]:
+        """Run rollouts against `engine` until the block ends; then everything that was opened is closed."""
+        serving = Serving(self, engine, model, sampling or Sampling(), return_tokens)
+        try:
+            yield serving
+        finally:
+            await serving.close()
+
+
+class Serving:
+    """Runs rollouts and groups. Made by `Environment.serving()`."""
+
+    def __init__(
+        self, environment: Environment, engine: Engine, model: str, sampling: Sampling, return_tokens: bool
+    ) -> None:
+        self._environment = environment
+        self._engine = engine
+        self._model = model
+        self._sampling = sampling
+        self._return_tokens = return_tokens
+        self._running: set[asyncio.Task[Finished]] = set()
+
+    def __repr__(self) -> str:
+        return f"<Serving {type(self._environment.taskset).__name__}, {len(self._running)} rollouts in flight>"
+
+    async def run(self, task: Task, attempt: int = 0) -> Trace:
+        """One rollout. A failed one is a trace with a failure, not an exception."""
+        (trace,) = await self.run_attempts(task, [attempt])
+        return trace
+
+    async def run_group(self, task: Task, n: int, *, first_attempt: int = 0) -> list[Trace]:
+        """`n` rollouts of one task, scored together where the task asks for it."""
+        return await self.run_attempts(task, range(first_attempt, first_attempt + n))
+
+    async def run_attempts(self, task: Task, attempts: Sequence[int], earlier: Sequence[Trace] = ()) -> list[Trace]:
+        """The given attempts at one task. Group rewards also see `earlier` traces of the group, whose own scores stand
+        and whose state is empty."""
+        async with asyncio.TaskGroup() as group:
+            running = [group.create_task(self._rollout(task, n), name=f"{task.id}#{n}") for n in attempts]
+            for rollout in running:
+                self._running.add(rollout)
+                rollout.add_done_callback(self._running.discard)
+        return await _score_group(task, [rollout.result() for rollout in running], earlier)
+
+    async def close(self) -> None:
+        """End what is still running. Idempotent."""
+        running = list(self._running)
+        for rollout in running:
+            rollout.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+    async def _rollout(self, task: Task, attempt: int) -> Finished:
+        environment = self._environment
+        trace = LiveTrace(task.id, attempt)
+        session = Session(
+            self._engine,
+            trace,
+            model=self._model,
+            sampling=self._sampling,
+            limits=environment.limits,
+            return_tokens=self._return_tokens,
+        )
+        boxed = environment.harness.needs_runtime or hooks_of(type(task)).needs_runtime
+        box = self._box() if boxed else None
+        return await Rollout(task, trace, session, environment.harness, environment.limits, box).run()
+
+    def _box(self) -> AbstractAsyncContextManager[Runtime]:
+        return fresh_runtime(self._environment.runtime)
+
+
+@asynccontextmanager
+async def fresh_runtime(config: RuntimeConfig) -> AsyncIterator[Runtime]:
+    """A box of its own, gone afterwards. That it could not be cleaned away is logged: the rollout in it is done."""
+    runtime = make_runtime(config)
+    try:
+        await _started(runtime)
+        yield runtime
+    finally:
+        try:
+            await runtime.stop()
+        except RolloutError as error:
+            log.warning("%s was not cleaned away: %s", runtime.name, error)
+
+
+async def _started(runtime: Runtime) -> None:
+    try:
+        await runtime.start()
+    except OSError as error:
+        raise RuntimeFault(f"{runtime.name} did not start: {error}") from error
+
+
+async def _score_group(task: Task, finished: Sequence[Finished], earlier: Sequence[Trace]) -> list[Trace]:
+    """Add the group's scores to the rollouts that did not fail. A group reward that breaks fails each of them."""
+    hooks = hooks_of(type(task)).group_rewards
+    scored = [member for member in finished if member.trace.failure is None]
+    if not hooks or not scored:
+        return [member.trace for member in finished]
+    traces = [*earlier, *(member.trace for member in scored)]
+    states = [*({} for _ in earlier), *(member.state for member in scored)]
+    try:
+        scores = await call_group(hooks, task, traces, states)
+    except RolloutError as error:
+        failure = Failure.of(error)
+        return [_failed(member.trace, failure) for member in finished]
+    added = {id(member): extra for member, extra in zip(scored, scores[len(earlier) :], strict=True)}
+    return [_with_scores(member.trace, added.get(id(member))) for member in finished]
+
+
+def _failed(trace: Trace, failure: Failure) -> Trace:
+    return msgspec.structs.replace(trace, failure=trace.failure or failure, stop=Stop.FAILED)
+
+
+def _with_scores(trace: Trace, extra: dict[str, Score] | None) -> Trace:
+    if not extra:
+        return trace
+    scores = {**trace.scores, **extra}
+    return msgspec.structs.replace(trace, scores=scores, reward=weighted(scores))

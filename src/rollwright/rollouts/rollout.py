@@ -1,0 +1,148 @@
+"""One rollout: a box if one is needed, setup, the harness, the rewards. Its failure is its own.
+
+Whatever goes wrong is attributed to one layer and put on the trace; only a cancellation leaves here as an exception.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Coroutine
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, TypeVar
+
+import msgspec
+
+from rollwright.harnesses import Harness, Limits, Session, Surroundings
+from rollwright.runtimes import Runtime
+from rollwright.tasks import Hook, Hooks, Task, call_hook, call_scores, hooks_of
+from rollwright.traces import LiveTrace, Phase
+from rollwright.wire import Failure, HarnessError, RolloutError, RuntimeFault, Score, Stop, TaskBroken, Trace
+
+from .metered import MeteredRuntime
+
+T = TypeVar("T")
+CLEANUP_S = 30.0
+
+log = logging.getLogger("rollwright.rollouts")
+
+
+class Finished(msgspec.Struct, frozen=True):
+    """A rollout that ended, with what the group stage may still ask for."""
+
+    trace: Trace
+    state: dict[str, Any]
+
+
+class Rollout:
+    """One attempt at one task. `box` gives the runtime for its duration, or None if none is needed."""
+
+    def __init__(
+        self,
+        task: Task,
+        trace: LiveTrace,
+        session: Session,
+        harness: Harness,
+        limits: Limits,
+        box: AbstractAsyncContextManager[Runtime] | None,
+    ) -> None:
+        self._task = task
+        self._hooks: Hooks = hooks_of(type(task))
+        self._trace = trace
+        self._session = session
+        self._harness = harness
+        self._limits = limits
+        self._box = box
+        self._state: dict[str, Any] = {}
+        self._supplies: dict[str, Any] = {"state": self._state}
+
+    async def run(self) -> Finished:
+        self._trace.tools = self._hooks.tool_specs
+        self._trace.info = dict(self._task.info)
+        stop, scores, failure = Stop.FAILED, dict[str, Score](), None
+        try:
+            async with self._boxed():
+                stop = await self._converse()
+                scores = await self._score(stop)
+        except RolloutError as error:
+            stop, scores, failure = Stop.FAILED, {}, Failure.of(error)
+            log.debug("%s#%d failed: %s", self._task.id, self._trace.attempt, error)
+        trace = self._trace.freeze(stop, scores=scores, reward=weighted(scores), failure=failure)
+        return Finished(trace, self._state)
+
+    @asynccontextmanager
+    async def _boxed(self) -> AsyncIterator[None]:
+        if self._box is None:
+            yield
+            return
+        with self._trace.phase(Phase.PROVISION):
+            runtime = await _within(
+                self._limits.setup_timeout_s, self._box.__aenter__(), RuntimeFault, "making the box"
+            )
+        self._trace.runtime = runtime.name
+        self._supplies["runtime"] = MeteredRuntime(runtime, self._trace)
+        try:
+            yield
+        finally:
+            await shielded(self._release(), CLEANUP_S)
+
+    async def _release(self) -> None:
+        assert self._box is not None
+        await self._box.__aexit__(None, None, None)
+
+    async def _converse(self) -> Stop:
+        with self._trace.phase(Phase.SETUP):
+            await self._hook(self._hooks.setup, self._limits.setup_timeout_s, "setup")
+        around = Surroundings(self._task, self._hooks, self._trace, self._supplies)
+        try:
+            async with asyncio.timeout(self._limits.timeout_s) as clock:
+                return await self._harness.run(self._session, around)
+        except TimeoutError as error:
+            if clock.expired():
+                return Stop.TIME_SPENT
+            raise HarnessError(f"the harness gave up waiting: {error}") from error
+        except RolloutError:
+            raise
+        except Exception as error:
+            raise HarnessError(f"the harness raised {type(error).__name__}: {error}") from error
+
+    async def _score(self, stop: Stop) -> dict[str, Score]:
+        with self._trace.phase(Phase.SCORE):
+            await self._hook(self._hooks.finalize, self._limits.score_timeout_s, "finalize")
+            scoring = (*self._hooks.rewards, *self._hooks.metrics)
+            if not scoring:
+                return {}
+            trace = self._trace.freeze(stop)
+            supplies = {**self._supplies, "trace": trace, "reply": trace.reply}
+            scores = call_scores(scoring, self._task, supplies)
+            return await _within(self._limits.score_timeout_s, scores, TaskBroken, "scoring")
+
+    async def _hook(self, hook: Hook | None, timeout_s: float, what: str) -> None:
+        if hook is not None:
+            supplies = {**self._supplies, "trace": self._trace, "reply": self._trace.reply}
+            await _within(timeout_s, call_hook(hook, self._task, supplies), TaskBroken, what)
+
+
+def weighted(scores: dict[str, Score]) -> float:
+    return sum(score.value * score.weight for score in scores.values())
+
+
+async def shielded(work: Coroutine[Any, Any, None], within_s: float) -> None:
+    """`work`, run to its end even while we are being cancelled, but not for longer than it may."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait_for(asyncio.shield(task), within_s)
+    except asyncio.CancelledError:
+        await asyncio.wait([task], timeout=within_s)
+        raise
+
+
+async def _within(timeout_s: float, work: Awaitable[T], kind: type[RolloutError], what: str) -> T:
+    """`work`, or an error of `kind` if it takes longer than it may."""
+    try:
+        async with asyncio.timeout(timeout_s) as clock:
+            return await work
+    except TimeoutError as error:
+        if clock.expired():
+            raise kind(f"{what} took longer than {timeout_s:g} s") from error
+        raise
