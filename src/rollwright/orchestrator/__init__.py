@@ -1,0 +1,14 @@
+"""Groups in, batches out: dispatch, advantages, samples, batch files. Trainers import `orchestrator.transports`."""
+
+from .advantages import group_centred as group_centred
+from .batches import Batch as Batch
+from .dispatch import GroupsFailed as GroupsFailed
+from .loop import GroupRunner as GroupRunner
+from .loop import orchestrate as orchestrate
+from .reports import Report as Report
+from .reports import StepReport as StepReport
+from .samples import DropReason as DropReason
+from .samples import Sample as Sample
+from .samples import samples_of as samples_of
+from .samples import why_dropped as why_dropped
+from .settings import OrchestrateSettings as OrchestrateSettings
