@@ -1,13 +1,13 @@
 """What a dialect promises: one wire format of model calls, read and written in both directions, with no socket inside.
 
-Bytes in, events out; events in, bytes out. The client side (`write_request`, `read_reply`, `stream_reader`) speaks to an
-engine; the server side (`read_request`, `write_reply`, `stream_writer`) answers a program that believes it talks to a
-provider. Bytes that do not parse are a WireError whose one sentence is fit for the peer; nothing else escapes, except
+Bytes in, events out; events in, bytes out. The client side (`write_request`, `read_reply`, `stream_reader`) speaks to
+an engine; the server side (`read_request`, `write_reply`, `stream_writer`) answers a program that believes it talks to
+a provider. Bytes that do not parse are a WireError whose one sentence is fit for the peer; nothing else escapes, except
 that an engine which reports its own failure inside a good stream or a good body raises EngineError.
 
-`ModelCall.extra` holds the top-level request fields that we do not know, and the tools that are no functions. It belongs
-to the dialect that read it: `write_request` sends it untouched, so whoever carries a call from one dialect into another
-empties `extra` first. Fields that we know win over fields of the same name in `extra`.
+`ModelCall.extra` holds the top-level request fields that we do not know, and the tools that are no functions. It
+belongs to the dialect that read it: `write_request` sends it untouched, so whoever carries a call from one dialect into
+another empties `extra` first. Fields that we know win over fields of the same name in `extra`.
 """
 
 from __future__ import annotations

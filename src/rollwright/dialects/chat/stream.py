@@ -1,0 +1,199 @@
+"""Chat completions, the stream. Its end is `[DONE]`: a stream that stops before it was cut, finish reason or not,
+because usage and tokens may come after the finish reason."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import orjson
+from msgspec import Struct
+
+from rollwright.dialects.borders import openai_error, raise_engine_error
+from rollwright.dialects.jsontext import dumps, new_id, now_s, read
+from rollwright.dialects.sse import SseReader, sse
+from rollwright.wire import End, Event, Finish, ModelCall, ReasoningDelta, TextDelta, ToolCallDelta, Usage, WireError
+
+from .reply import FINISH_WORDS, UsageIn, read_finish, read_usage, usage_out
+from .tokens import ExpertsIn, LogprobsIn, TokenGatherer, TokenId, choice_fields, prompt_fields
+
+
+class FunctionIn(Struct, frozen=True):
+    name: str | None = None
+    arguments: str | None = None
+
+
+class CallIn(Struct):
+    index: int | None = None
+    id: str | None = None
+    function: FunctionIn = FunctionIn()
+
+
+class DeltaIn(Struct):
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    refusal: str | None = None
+    tool_calls: list[CallIn] | None = None
+
+
+class ChoiceIn(Struct):
+    index: int = 0
+    delta: DeltaIn | None = None
+    finish_reason: str | None = None
+    token_ids: list[TokenId] | None = None
+    logprobs: LogprobsIn | None = None
+    routed_experts: ExpertsIn | None = None
+
+
+class ChunkIn(Struct):
+    choices: list[ChoiceIn] | None = None
+    model: str | None = None
+    usage: UsageIn | None = None
+    prompt_token_ids: list[TokenId] | None = None
+    policy_version: int | None = None
+    error: Any = None
+
+
+WHAT = "a chunk of the engine's stream"
+DECODER = msgspec.json.Decoder(ChunkIn)
+DONE = b"[DONE]"
+
+
+class ChatStreamReader:
+    def __init__(self) -> None:
+        self._sse = SseReader()
+        self._gatherer = TokenGatherer()
+        self._finish: Finish | None = None
+        self._refused = False
+        self._usage = Usage()
+        self._model = ""
+        self._policy_version = 0
+        self._tools: dict[str, int] = {}
+        """Index by id, for engines that send no index."""
+        self._last_tool = -1
+        self._ended = False
+
+    def feed(self, chunk: bytes) -> list[Event]:
+        events: list[Event] = []
+        for payload in self._sse.feed(chunk):
+            if self._ended:
+                break
+            if payload.strip() == DONE:
+                events.append(self._end())
+            else:
+                self._read(read(DECODER, payload, WHAT), events)
+        return events
+
+    def close(self) -> None:
+        if not self._ended:
+            raise WireError("the stream was cut before its end")
+
+    def _end(self) -> End:
+        if self._finish is None:
+            raise WireError("the stream ended without a finish_reason")
+        self._ended = True
+        return End(self._finish, self._usage, self._gatherer.tokens(), self._policy_version, self._model)
+
+    def _read(self, chunk: ChunkIn, events: list[Event]) -> None:
+        if chunk.error is not None:
+            raise_engine_error(chunk.error)
+        self._model = chunk.model or self._model
+        self._policy_version = chunk.policy_version or self._policy_version
+        self._gatherer.prompt(chunk.prompt_token_ids)
+        if chunk.usage is not None:
+            self._usage = read_usage(chunk.usage)
+        for choice in chunk.choices or ():
+            if choice.index == 0:
+                self._read_choice(choice, events)
+
+    def _read_choice(self, choice: ChoiceIn, events: list[Event]) -> None:
+        if choice.delta is not None:
+            self._read_delta(choice.delta, events)
+        if choice.token_ids is not None or choice.logprobs is not None or choice.routed_experts is not None:
+            self._gatherer.completion(choice.token_ids, choice.logprobs, choice.routed_experts)
+        if choice.finish_reason is not None:
+            self._finish = read_finish(choice.finish_reason, self._refused)
+
+    def _read_delta(self, delta: DeltaIn, events: list[Event]) -> None:
+        if reasoning := delta.reasoning_content or delta.reasoning:
+            events.append(ReasoningDelta(reasoning))
+        if delta.content:
+            events.append(TextDelta(delta.content))
+        if delta.refusal:
+            self._refused = True
+            events.append(TextDelta(delta.refusal))
+        events.extend(self._tool(call) for call in delta.tool_calls or ())
+
+    def _tool(self, call: CallIn) -> ToolCallDelta:
+        index = self._last_tool if call.index is None else call.index
+        if call.index is None and call.id:
+            index = self._tools.setdefault(call.id, len(self._tools))
+        if index < 0:
+            raise WireError("a tool call began without an id or an index")
+        self._last_tool = index
+        return ToolCallDelta(index, call.function.arguments or "", call.id or "", call.function.name or "")
+
+
+class ChatStreamWriter:
+    """Text is the hot path: what stands around it is built once."""
+
+    def __init__(self, call: ModelCall) -> None:
+        self._call = call
+        self._head = {
+            "id": new_id("chatcmpl-"),
+            "object": "chat.completion.chunk",
+            "created": now_s(),
+            "model": call.model,
+        }
+        before_delta = dumps(self._head)[:-1] + b',"choices":[{"index":0,"delta":'
+        self._before_delta = b"data: " + before_delta
+        self._before_text = self._before_delta + b'{"content":'
+        self._before_reasoning = self._before_delta + b'{"reasoning_content":'
+
+    def open(self) -> bytes:
+        return self._delta({"role": "assistant", "content": ""})
+
+    def write(self, event: Event) -> bytes:
+        try:
+            if isinstance(event, TextDelta):
+                return b'%b%b},"finish_reason":null}]}\n\n' % (self._before_text, orjson.dumps(event.text))
+            if isinstance(event, ReasoningDelta):
+                return b'%b%b},"finish_reason":null}]}\n\n' % (self._before_reasoning, orjson.dumps(event.text))
+        except TypeError as error:
+            raise WireError(f"this text cannot be written as JSON: {error}") from error
+        if isinstance(event, ToolCallDelta):
+            return self._delta({"tool_calls": [_tool_out(event)]})
+        return self._end(event)
+
+    def error(self, message: str) -> bytes:
+        return sse(dumps(openai_error(message, "api_error")))
+
+    def _delta(self, delta: dict[str, Any]) -> bytes:
+        return b'%b%b,"finish_reason":null}]}\n\n' % (self._before_delta, dumps(delta))
+
+    def _end(self, end: End) -> bytes:
+        head = {**self._head, "model": end.model or self._call.model}
+        choice: dict[str, Any] = {"index": 0, "delta": {}, "finish_reason": FINISH_WORDS[end.finish], "logprobs": None}
+        last: dict[str, Any] = {**head, "choices": [choice]}
+        if end.policy_version:
+            last["policy_version"] = end.policy_version
+        if self._call.return_tokens and end.tokens is not None:
+            choice.update(choice_fields(end.tokens))
+            last.update(prompt_fields(end.tokens))
+        tail = sse(dumps(last))
+        if self._wants_usage():
+            tail += sse(dumps({**head, "choices": [], "usage": usage_out(end.usage)}))
+        return tail + sse(DONE)
+
+    def _wants_usage(self) -> bool:
+        """A client that did not ask for usage may not expect a chunk without choices."""
+        options = self._call.extra.get("stream_options")
+        return isinstance(options, dict) and options.get("include_usage") is True
+
+
+def _tool_out(event: ToolCallDelta) -> dict[str, Any]:
+    out: dict[str, Any] = {"index": event.index, "function": {"arguments": event.arguments}}
+    if event.id or event.name:
+        out.update(id=event.id, type="function", function={"name": event.name, "arguments": event.arguments})
+    return out
