@@ -1,0 +1,80 @@
+"""The child process of `process`: settings from stdin, address to stdout, alive while stdin is open."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+
+import msgspec
+
+from rollwright.wire import UsageError
+
+from .process import Start, Started
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> int:
+    line = sys.stdin.buffer.readline()
+    if not line:
+        return 0
+    start = msgspec.json.decode(line, type=Start)
+    _die_with(start.parent_pid)
+    # A terminal sends Ctrl-C to parent and child alike; the parent decides when its engine ends.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        _run(start)
+    except UsageError as error:
+        _tell(Started(usage_error=str(error)))
+        return 2
+    return 0
+
+
+def _run(start: Start) -> None:
+    if sys.platform == "win32":
+        asyncio.run(_serve(start))
+    else:
+        import uvloop
+
+        uvloop.run(_serve(start))
+
+
+async def _serve(start: Start) -> None:
+    from .server import ScriptedServer
+
+    async with ScriptedServer(start.config) as server:
+        _tell(Started(port=server.port))
+        await _stdin_closed()
+
+
+async def _stdin_closed() -> None:
+    """Ends with the parent, or when the parent wants it: whatever comes in is thrown away."""
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader()
+    transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    while await reader.read(65536):
+        pass
+    transport.close()
+
+
+def _tell(started: Started) -> None:
+    with contextlib.suppress(BrokenPipeError):
+        sys.stdout.buffer.write(msgspec.json.encode(started) + b"\n")
+        sys.stdout.buffer.flush()
+
+
+def _die_with(parent_pid: int) -> None:
+    """Ask the kernel for SIGKILL when the parent dies, and look whether it already has."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent_pid:
+            os._exit(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
