@@ -1,0 +1,213 @@
+"""Finding and ending what a box left running, wherever it went.
+
+A process belongs to a box when the environment it was started with carries the box's mark, when its working directory
+lies inside the box, or when it descends from such a process. This finds double-forked daemons in sessions of their own.
+Not found: a process that wiped its environment, left its session, lost its parent and works outside of the box; and on
+systems without /proc, everything that left the process group. Code that would do so belongs in a stronger kind.
+
+Processes that were there before the box began cannot be its own; they are recognised by the inode of their /proc entry
+and skipped, so that the cost of a census follows what started since, not the size of the host. Boxes that end at the
+same time share one census.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import signal
+import threading
+import time
+import weakref
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from rollwright.wire import RuntimeFault
+
+from .threads import in_thread
+
+MARK = "ROLLWRIGHT_BOX"
+_PROC = Path("/proc")
+_ENVIRON_LIMIT = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Quarry:
+    """Whom to look for. `mark` matches as a prefix, `root` is a directory (empty: do not look at directories)."""
+
+    mark: str
+    root: str
+    since: float
+    """`time.monotonic()` of a moment before the first process of this quarry."""
+
+    def owns(self, pid: int) -> bool:
+        return f"{MARK}={self.mark}".encode() in _environ(pid) or self._works_inside(pid)
+
+    def _works_inside(self, pid: int) -> bool:
+        if not self.root:
+            return False
+        try:
+            cwd = os.readlink(f"/proc/{pid}/cwd")
+        except OSError:
+            return False
+        return cwd == self.root or cwd.startswith((self.root + "/", self.root + " (deleted)"))
+
+
+async def sweep(quarry: Quarry, *, within_s: float) -> int:
+    """End all of `quarry` and see that it is gone; the number ended. RuntimeFault where some survive `within_s`."""
+    census = _census()
+    deadline = time.monotonic() + within_s
+    ended = 0
+    while True:
+        candidates = await census.candidates(quarry.since)
+        found = await in_thread(_strike, quarry, candidates, deadline) if candidates else 0
+        if not found:
+            return ended
+        ended += found
+        if time.monotonic() > deadline:
+            raise RuntimeFault(f"{found} processes of the box are still there after {within_s:g} s of killing")
+
+
+def grasp_tree(pid: int) -> list[int]:
+    """Handles of the descendants of a live `pid`, wherever their sessions are; the caller strikes or closes them."""
+    handles = []
+    for descendant in _descendants([pid]):
+        with suppress(OSError):
+            handles.append(os.pidfd_open(descendant))
+    return handles
+
+
+def strike_handles(handles: list[int]) -> None:
+    """Kill what the handles hold, and let go of them."""
+    for handle in handles:
+        with suppress(ProcessLookupError, PermissionError):
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
+        os.close(handle)
+
+
+def _strike(quarry: Quarry, candidates: Iterable[int], deadline: float) -> int:
+    """Kill those of `candidates` that are the quarry's, with their descendants, and wait for their end."""
+    owned = [pid for pid in candidates if quarry.owns(pid)]
+    below = set(_descendants(owned)) - set(owned)
+    handles = [handle for pid in owned if (handle := _kill(pid, quarry)) is not None]
+    handles += [handle for pid in below if (handle := _kill(pid, None)) is not None]
+    try:
+        _await_ends(handles, deadline)
+    finally:
+        for handle in handles:
+            os.close(handle)
+    return len(handles)
+
+
+def _kill(pid: int, quarry: Quarry | None) -> int | None:
+    """SIGKILL through a handle that is opened before the check, so that a reused pid is never hit."""
+    try:
+        handle = os.pidfd_open(pid)
+    except OSError:
+        return None
+    if quarry is not None and not quarry.owns(pid):
+        os.close(handle)
+        return None
+    with suppress(ProcessLookupError, PermissionError):
+        signal.pidfd_send_signal(handle, signal.SIGKILL)
+    return handle
+
+
+def _await_ends(handles: list[int], deadline: float) -> None:
+    poller = select.poll()
+    for handle in handles:
+        poller.register(handle, select.POLLIN)
+    waiting = len(handles)
+    while waiting and (left_s := deadline - time.monotonic()) > 0:
+        for handle, _ in poller.poll(left_s * 1000):
+            poller.unregister(handle)
+            waiting -= 1
+
+
+def _descendants(pids: Iterable[int]) -> Iterator[int]:
+    queue = list(pids)
+    while queue:
+        below = _children(queue.pop())
+        queue += below
+        yield from below
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    with suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            found += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_bytes().split())
+    return found
+
+
+def _environ(pid: int) -> bytes:
+    try:
+        fd = os.open(f"/proc/{pid}/environ", os.O_RDONLY)
+    except OSError:
+        return b""
+    try:
+        return b"\0" + _read_all(fd)
+    except OSError:
+        return b""
+    finally:
+        os.close(fd)
+
+
+def _read_all(fd: int) -> bytes:
+    parts = bytearray()
+    while (part := os.read(fd, 65536)) and len(parts) < _ENVIRON_LIMIT:
+        parts += part
+    return bytes(parts)
+
+
+class _Census:
+    """Who is there, asked once for all who ask at the same time."""
+
+    def __init__(self) -> None:
+        self._running: asyncio.Task[list[tuple[int, float]]] | None = None
+        self._next: asyncio.Task[list[tuple[int, float]]] | None = None
+
+    async def candidates(self, since: float) -> list[int]:
+        """Pids that may have begun after `since`, as seen by a look that begins after this call."""
+        if self._next is None:
+            self._next = asyncio.create_task(self._look(), name="census")
+        sightings = await asyncio.shield(self._next)
+        return [pid for pid, first_seen in sightings if first_seen >= since]
+
+    async def _look(self) -> list[tuple[int, float]]:
+        if self._running is not None:
+            await asyncio.wait({self._running})
+        self._running, self._next = self._next, None
+        return await in_thread(_look)
+
+
+_censuses: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Census] = weakref.WeakKeyDictionary()
+_seen: dict[int, tuple[int, float]] = {}
+_seen_lock = threading.Lock()
+
+
+def _census() -> _Census:
+    return _censuses.setdefault(asyncio.get_running_loop(), _Census())
+
+
+def _look() -> list[tuple[int, float]]:
+    """Every process but this one, with the moment at which it was first seen."""
+    now, this = time.monotonic(), os.getpid()
+    with _seen_lock:
+        before = dict(_seen)
+        _seen.clear()
+        for pid, inode in _entries():
+            known = before.get(pid)
+            _seen[pid] = known if known is not None and known[0] == inode else (inode, now)
+        return [(pid, first_seen) for pid, (_, first_seen) in _seen.items() if pid != this]
+
+
+def _entries() -> Iterator[tuple[int, int]]:
+    if not _PROC.is_dir():
+        return
+    with os.scandir(_PROC) as entries:
+        for entry in entries:
+            if entry.name.isdigit():
+                yield int(entry.name), entry.inode()

@@ -1,0 +1,94 @@
+"""CPU slots: how many scripts score at once on this host.
+
+A burst of finishing rollouts waits here, first come first served, instead of oversubscribing the cores. The wait is
+told apart from the work: a deadline begins when the slot is taken (law 6). It knows nothing of scripts or boxes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import weakref
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from rollwright.wire import RuntimeFault
+
+PATIENCE_S = 3600.0
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on, which is what a container or taskset left of the machine."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+class CpuSlots:
+    """A fair counter for one event loop. `repr` is a status line."""
+
+    def __init__(self, count: int | None = None, *, patience_s: float = PATIENCE_S) -> None:
+        self.count = usable_cores() if count is None else count
+        if self.count < 1:
+            raise RuntimeFault(f"{self.count} CPU slots can run nothing; give at least 1")
+        self._patience_s = patience_s
+        self._free = self.count
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    def __repr__(self) -> str:
+        return f"<CpuSlots {self.count - self._free} of {self.count} taken, {len(self._waiting)} waiting>"
+
+    @asynccontextmanager
+    async def take(self) -> AsyncIterator[float]:
+        """Hold a slot; the value is the seconds spent waiting for it."""
+        queue_s = await self._acquire()
+        try:
+            yield queue_s
+        finally:
+            self._release()
+
+    async def _acquire(self) -> float:
+        if self._free:
+            self._free -= 1
+            return 0.0
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        turn: asyncio.Future[None] = loop.create_future()
+        self._waiting.append(turn)
+        try:
+            async with asyncio.timeout(self._patience_s):
+                await turn
+        except BaseException as error:
+            self._give_up(turn)
+            if isinstance(error, TimeoutError):
+                raise RuntimeFault(f"no CPU slot within {self._patience_s:g} s: {self!r}") from error
+            raise
+        return loop.time() - began
+
+    def _give_up(self, turn: asyncio.Future[None]) -> None:
+        """Leave the queue; a slot that was handed over in the same moment goes to the next."""
+        if turn.done() and not turn.cancelled():
+            self._release()
+        elif turn in self._waiting:
+            self._waiting.remove(turn)
+
+    def _release(self) -> None:
+        """Hand the slot to the first who still waits: it is never free while somebody queues."""
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._free += 1
+
+
+_defaults: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, CpuSlots] = weakref.WeakKeyDictionary()
+
+
+def default_slots() -> CpuSlots:
+    """The slots that everything on this loop shares unless it is given others."""
+    loop = asyncio.get_running_loop()
+    if loop not in _defaults:
+        _defaults[loop] = CpuSlots()
+    return _defaults[loop]

@@ -1,0 +1,251 @@
+"""A box on this machine: its own directories, process tree and environment, resource limits, and no more.
+
+Covered: an allow-listed environment, a private workspace, HOME and TMPDIR, a session per command, limits per process,
+deadlines, output caps, and the end of every process the box started, double-forked daemons included.
+Not covered: the network, the kernel, files elsewhere that the same user may read or write, /proc of that user's other
+processes, the sum of memory over many processes, and processes that erase every trace of where they came from (see
+local/census.py). Code that nobody has read belongs in a stronger kind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Self
+
+from rollwright.wire import RuntimeFault, RuntimeLost
+
+from .contract import ExecResult, Process, Reach, RuntimeConfig, Warm
+from .local import (
+    BoxDir,
+    Command,
+    Launch,
+    Limits,
+    LocalProcess,
+    Quarry,
+    host_environment,
+    run_to_end,
+    shielded,
+    spawn_turn,
+    sweep,
+)
+from .local.census import MARK
+from .local.command import KILL_S
+from .local.environment import checked
+from .local.threads import in_thread
+from .scripts import run_script
+from .slots import CpuSlots
+
+_CLOSE_S = 60.0
+
+
+class SubprocessConfig(RuntimeConfig, frozen=True, kw_only=True, tag_field="kind", tag="subprocess"):
+    """Plain processes of this machine. Zero in a limit means that the host's own limit stays."""
+
+    directory: str = ""
+    """Where boxes are made; empty is the system's directory for temporary files."""
+    allow_env: tuple[str, ...] = ()
+    """Names of further host variables that programs in the box may see."""
+    memory_mb: int = 4096
+    """Private writable memory of each process; an allocation beyond it fails in the program."""
+    cpu_s: int = 0
+    """CPU time of each process; it is ended by SIGXCPU beyond it."""
+    file_mb: int = 4096
+    """Size of each file that a program writes; it is ended by SIGXFSZ beyond it."""
+    open_files: int = 4096
+    """Descriptors of each process."""
+    output_limit: int = 1 << 20
+    """Bytes kept of each output stream of a command; the rest is read, dropped and counted."""
+    read_limit: int = 64 << 20
+    """Largest file that `read` returns, in bytes."""
+
+
+class _State(Enum):
+    NEW = "not started"
+    RUNNING = "running"
+    RESETTING = "being reset"
+    LOST = "broken"
+    STOPPED = "stopped"
+
+
+class SubprocessRuntime:
+    """One box. Also an async context manager that starts and stops it."""
+
+    reach = Reach.HOST
+
+    def __init__(self, config: SubprocessConfig | None = None, *, slots: CpuSlots | None = None) -> None:
+        self.config = config or SubprocessConfig()
+        self._slots = slots
+        self._id = secrets.token_hex(6)
+        self._token = secrets.token_hex(16)
+        self._limits = Limits(self.config.memory_mb, self.config.cpu_s, self.config.file_mb, self.config.open_files)
+        self._state = _State.NEW
+        self._active: set[Command] = set()
+        self._commands = 0
+        self._since = 0.0
+        self._box: BoxDir | None = None
+        self._base_env: dict[str, str] = {}
+        self._stopping: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<{self.name} {self._state.value}, {len(self._active)} active, {self._commands} commands>"
+
+    @property
+    def name(self) -> str:
+        return f"subprocess-{self._id}"
+
+    async def start(self) -> None:
+        if self._state is not _State.NEW:
+            raise RuntimeFault(f"box {self.name} is {self._state.value}; a box starts once")
+        self._since = time.monotonic()
+        self._box = box = BoxDir.make(self.config.directory or tempfile.gettempdir(), f"rollwright-box-{self._id}")
+        self._base_env = host_environment(self.config.allow_env) | {"HOME": box.home, "TMPDIR": box.tmp}
+        self._state = _State.RUNNING
+
+    async def stop(self) -> None:
+        if self._stopping is None:
+            self._state = _State.STOPPED
+            if not self._commands and (self._box is None or self._box.remove_if_empty()):
+                return
+            self._stopping = asyncio.create_task(self._close(), name=f"stop {self.name}")
+        await shielded(self._stopping, within_s=_CLOSE_S)
+
+    async def run(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        stdin: bytes = b"",
+        cwd: str = "",
+        timeout_s: float = 60.0,
+        output_limit: int | None = None,
+    ) -> ExecResult:
+        command, check = await self._launch(argv, env, cwd, feeds=bool(stdin), output_limit=output_limit)
+        try:
+            result = await run_to_end(command, stdin, timeout_s)
+        finally:
+            self._forget(command)
+        check()
+        return result
+
+    async def open_process(
+        self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: str = ""
+    ) -> Process:
+        command, check = await self._launch(argv, env, cwd, feeds=True, output_limit=None)
+        return LocalProcess(command, check, self._forget)
+
+    async def read(self, path: str) -> bytes:
+        return await in_thread(self._running().read, path, self.config.read_limit)
+
+    async def write(self, path: str, data: bytes) -> None:
+        await in_thread(self._running().write, path, data)
+
+    async def run_script(
+        self,
+        script: Path,
+        args: Sequence[str] = (),
+        *,
+        env: Mapping[str, str] | None = None,
+        stdin: bytes = b"",
+        timeout_s: float = 60.0,
+        warm: Warm = False,
+    ) -> ExecResult:
+        """Run a PEP 723 script with the dependencies it declares. `warm` never changes the answer, only its price; this
+        kind answers every call cold."""
+        self._running()
+        return await run_script(self, script, args, env=env, stdin=stdin, timeout_s=timeout_s, slots=self._slots)
+
+    async def expose(self, port: int) -> str:
+        self._running()
+        return f"http://127.0.0.1:{port}"
+
+    async def alive(self) -> bool:
+        return self._state is _State.RUNNING and self._box is not None and self._box.there()
+
+    async def reset(self) -> None:
+        box = self._running()
+        self._state = _State.RESETTING
+        try:
+            await self._end_all()
+            await in_thread(box.renew)
+        except BaseException:
+            # Half a reset is none: this box is never used again, it can only be stopped.
+            self._lose()
+            raise
+        if self._state is _State.RESETTING:
+            self._state = _State.RUNNING
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.stop()
+
+    async def _launch(
+        self, argv: Sequence[str], env: Mapping[str, str] | None, cwd: str, *, feeds: bool, output_limit: int | None
+    ) -> tuple[Command, Callable[[], None]]:
+        """Start a program, and a check that raises RuntimeLost once the box was stopped or reset under it."""
+        _check_argv(argv)
+        async with spawn_turn():
+            box = self._running()
+            self._commands += 1
+            mark = f"{self._token}/{self._commands}"
+            place = box.resolve(cwd)
+            given = {**self._base_env, "PWD": place, **checked(env or {}), MARK: f"{mark}."}
+            command = Command(
+                Launch(self._limits.wrap(argv), given, place),
+                Quarry(f"{mark}.", "", time.monotonic()),
+                feeds=feeds,
+                output_limit=self.config.output_limit if output_limit is None else output_limit,
+            )
+            self._active.add(command)
+        return command, lambda: self._check_unbroken(command)
+
+    def _running(self) -> BoxDir:
+        if self._state is not _State.RUNNING or self._box is None:
+            raise RuntimeLost(f"box {self.name} is {self._state.value}")
+        return self._box
+
+    def _check_unbroken(self, command: Command) -> None:
+        if command.ended_by_box:
+            raise RuntimeLost(f"box {self.name} was stopped or reset while a program ran in it")
+
+    def _forget(self, command: Command) -> None:
+        self._active.discard(command)
+        if command.survived:
+            self._lose()
+
+    def _lose(self) -> None:
+        if self._state is not _State.STOPPED:
+            self._state = _State.LOST
+
+    async def _end_all(self) -> None:
+        for command in self._active:
+            command.ended_by_box = True
+            command.child.kill_group()
+        if self._commands and self._box is not None:
+            await sweep(Quarry(f"{self._token}/", self._box.root, self._since), within_s=KILL_S)
+
+    async def _close(self) -> None:
+        if self._box is None:
+            return
+        try:
+            await self._end_all()
+        finally:
+            for command in self._active:
+                command.close()
+            if not self._box.remove_if_empty():
+                await in_thread(self._box.remove)
+
+
+def _check_argv(argv: Sequence[str]) -> None:
+    if isinstance(argv, str) or not argv or not argv[0] or argv[0].startswith("-"):
+        raise RuntimeFault(f"a command is a list of words that begins with a program, not {argv!r}")
+    if any("\0" in word for word in argv):
+        raise RuntimeFault("a word of the command holds a NUL byte")
