@@ -1,0 +1,1 @@
+"""One file, one question, one line of answer. `python -m benchmarks.NAME --json` prints it for machines."""

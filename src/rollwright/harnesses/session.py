@@ -82,6 +82,7 @@ class Session:
         self._return_tokens = return_tokens
         self._clock = clock
         self._deadline = clock() + limits.timeout_s
+        self._latest: Conversation | None = None
 
     def begin(self, opening: Sequence[Message]) -> Conversation:
         return Conversation(self._trace, opening)
@@ -89,10 +90,18 @@ class Session:
     def resume(self, messages: Sequence[Message]) -> Conversation:
         """The conversation that continues the longest recorded prefix of `messages`, with the rest said anew."""
         conversation = Conversation(self._trace, ())
-        conversation.tip, covered = self._trace.match(messages)
+        conversation.tip, covered = self._match(messages)
         conversation._messages = list(messages[:covered])
         conversation.say(*messages[covered:])
         return conversation
+
+    def _match(self, messages: Sequence[Message]) -> tuple[int, int]:
+        # Nearly always a program goes on where it left off. Comparing with that conversation is one pass over
+        # pointers where the messages are the same objects; walking the tree hashes each of them.
+        latest = self._latest
+        if latest is not None and list(messages[: len(latest._messages)]) == latest._messages:
+            return latest.tip, len(latest._messages)
+        return self._trace.match(messages)
 
     def spent(self) -> Stop | None:
         """Which limit, if any, forbids another call."""
@@ -131,6 +140,7 @@ class Session:
             self._trace.abort(number, Failure.of(error, Layer.ENGINE))
             raise
         conversation.answered(self._trace.commit(number, reply), reply.message)
+        self._latest = conversation
         return reply
 
     def _within_budget(self) -> Sampling:

@@ -47,7 +47,7 @@ class LiveTrace:
         self._spent: dict[Phase, float] = dict.fromkeys(Phase, 0.0)
         self._phase: Phase | None = None
         self._nodes: list[Node] = []
-        self._children: dict[tuple[int, Message], int] = {}
+        self._children: dict[tuple[int, Message], list[int]] = {}
         self._nearest_call: list[int] = []
         self._calls: list[CallRecord] = []
         self._open: set[int] = set()
@@ -81,20 +81,21 @@ class LiveTrace:
     def extend(self, parent: int, messages: Sequence[Message]) -> int:
         """Put `messages` one after the other below `parent` (-1: a new root) and return the last one's node."""
         for message in messages:
-            known = self._children.get((parent, message))
-            parent = self._add(parent, message, call=-1) if known is None else known
+            twins = self._children.get((parent, message))
+            parent = twins[-1] if twins else self._add(parent, message, call=-1)
         self._tip = parent
         return parent
 
     def match(self, messages: Sequence[Message]) -> tuple[int, int]:
-        """The longest prefix of `messages` that is on record: its node, and how many messages it covers."""
-        node = -1
+        """The longest prefix of `messages` that is on record: its newest node, and how many messages it covers."""
+        nodes = [-1]
         for covered, message in enumerate(messages):
-            known = self._children.get((node, message))
-            if known is None:
-                return node, covered
-            node = known
-        return node, len(messages)
+            # The same answer sampled twice is two nodes, and either may be the one that was continued.
+            twins = [child for node in nodes for child in self._children.get((node, message), ())]
+            if not twins:
+                return nodes[-1], covered
+            nodes = twins
+        return nodes[-1], len(messages)
 
     def prepare(self, prompt: int, model: str) -> int:
         """Put on record that the engine is about to be asked, and return the call's number."""
@@ -175,7 +176,7 @@ class LiveTrace:
     def _add(self, parent: int, message: Message, call: int) -> int:
         node = len(self._nodes)
         self._nodes.append(Node(parent, message, call))
-        self._children[parent, message] = node
+        self._children.setdefault((parent, message), []).append(node)
         inherited = self._nearest_call[parent] if parent >= 0 else -1
         self._nearest_call.append(call if call >= 0 else inherited)
         return node

@@ -164,15 +164,25 @@ def _array_reader(path: Path) -> Callable[[Iterable[tuple[int, int]]], list[Buff
     def frames_of(places: Iterable[tuple[int, int]]) -> list[Buffer]:
         found: list[Buffer] = []
         for offset, length in places:
-            if not held and length:
-                with path.open("rb") as file:
-                    held.append(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
-            if offset < 0 or length < 0 or offset + length > (len(held[0]) if held else 0):
+            if length == 0:
+                found.append(b"")
+                continue
+            if not held:
+                held.append(_mapped(path))
+            if offset < 0 or length < 0 or offset + length > len(held[0]):
                 raise WireError(f"its arrays are not in {path}")
-            found.append(held[0][offset : offset + length] if length else b"")
+            found.append(held[0][offset : offset + length])
         return found
 
     return frames_of
+
+
+def _mapped(path: Path) -> memoryview:
+    try:
+        with path.open("rb") as file:
+            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    except (FileNotFoundError, ValueError) as error:  # An empty file cannot be mapped.
+        raise WireError(f"its arrays are not in {path}") from error
 
 
 def _appender(path: Path) -> int:

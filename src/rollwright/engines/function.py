@@ -1,0 +1,34 @@
+"""An engine that is a Python function in this process: for an author's first test of a task, and for measuring what
+Rollwright itself costs. No socket, no dialect."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+
+from rollwright.wire import Event, Finish, Message, ModelCall, ModelReply, assistant, events_of
+
+Answer = str | Message | ModelReply
+
+
+class FunctionEngine:
+    """Answers each call with what `function` says."""
+
+    def __init__(self, function: Callable[[ModelCall], Answer]) -> None:
+        self._function = function
+
+    async def complete(self, call: ModelCall) -> ModelReply:
+        answer = self._function(call)
+        if isinstance(answer, ModelReply):
+            return answer
+        message = assistant(answer) if isinstance(answer, str) else answer
+        return ModelReply(message, Finish.TOOL_CALLS if message.tool_calls else Finish.STOP)
+
+    async def stream(self, call: ModelCall) -> AsyncIterator[Event]:
+        for event in events_of(await self.complete(call)):
+            yield event
+
+    async def probe(self) -> None:
+        """A function is always there."""
+
+    async def close(self) -> None:
+        """Nothing was opened."""
