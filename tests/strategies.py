@@ -79,7 +79,7 @@ calls = st.builds(
     tokens=st.none() | segments(),
     failure=st.none() | failures,
 )
-specs = st.builds(ToolSpec, words, words, st.dictionaries(words, st.integers() | words, max_size=2))
+specs = st.builds(ToolSpec, words, words, st.dictionaries(words, st.integers(-(2**63), 2**64 - 1) | words, max_size=2))
 traces = st.builds(
     Trace,
     task_id=words,

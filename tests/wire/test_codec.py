@@ -46,6 +46,10 @@ def test_what_is_no_array_is_refused():
         encode([np.zeros(2, np.complex64)])
     with pytest.raises(WireError, match="object does not go"):
         encode([object()])
+    with pytest.raises(WireError):
+        encode([2**64])
+    with pytest.raises(WireError):
+        encode_json("\ud800")
 
 
 @given(traces, st.data())

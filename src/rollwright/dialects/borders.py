@@ -10,6 +10,8 @@ import orjson
 
 from rollwright.wire import EngineRefused, EngineUnavailable
 
+from .jsontext import dumps
+
 _MAX_MESSAGE = 500
 _REFUSALS = ("invalid", "authentication", "permission", "not_found", "too_large", "billing", "content_policy")
 _KINDS = {
@@ -42,6 +44,10 @@ def error_kind(status: int) -> str:
 
 def openai_error(message: str, kind: str) -> dict[str, Any]:
     return {"error": {"message": message, "type": kind, "param": None, "code": None}}
+
+
+def write_openai_error(status: int, message: str, kind: str = "") -> bytes:
+    return dumps(openai_error(message, kind or error_kind(status)))
 
 
 def read_error(status: int, body: bytes) -> str:

@@ -10,8 +10,9 @@ from rollwright.wire import UsageError
 from .chat import ChatDialect
 from .contract import Dialect
 from .jsontext import dumps
+from .messages import MessagesDialect
 
-DIALECTS: dict[str, Dialect] = {dialect.name: dialect for dialect in (ChatDialect(),)}
+DIALECTS: dict[str, Dialect] = {dialect.name: dialect for dialect in (ChatDialect(), MessagesDialect())}
 
 
 def dialect_named(name: str) -> Dialect:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Protocol
 
 from rollwright.wire import Event, ModelCall, ModelReply
@@ -13,8 +13,9 @@ class Engine(Protocol):
 
     async def complete(self, call: ModelCall) -> ModelReply: ...
 
-    def stream(self, call: ModelCall) -> AsyncIterator[Event]:
-        """Events as they arrive, `End` last. A stream that breaks raises EngineUnavailable."""
+    def stream(self, call: ModelCall) -> AsyncGenerator[Event, None]:
+        """Events as they arrive, `End` last. A stream that breaks raises EngineUnavailable. Whoever may stop before
+        `End` closes the generator (`contextlib.aclosing`), which drops the connection."""
         ...
 
     async def probe(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -86,5 +87,16 @@ def report_step(step: Step, batch: Batch, path: Path, *, collect_s: float, ship_
         ship_s=ship_s,
     )
     with open(path.with_name("metrics.jsonl"), "ab") as file:
-        file.write(msgspec.json.encode(report) + b"\n")
+        file.write(_metrics_line(report))
     return report
+
+
+def _metrics_line(report: StepReport) -> bytes:
+    """In the form of telemetry's JSONL sink, which may write to the same file; `step` tells the two apart."""
+    metrics: dict[str, float] = {}
+    for name, value in msgspec.structs.asdict(report).items():
+        if isinstance(value, dict):
+            metrics |= {f"{name}{{reason={reason}}}": count for reason, count in value.items()}
+        else:
+            metrics[name] = value
+    return msgspec.json.encode({"time": time.time(), "step": report.step, "metrics": metrics}) + b"\n"

@@ -38,7 +38,7 @@ class ArrayRef(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
 def encode(value: Any) -> list[Buffer]:
     """`value` as frames. The arrays' memory is referenced, so do not write to it until the frames were sent."""
     frames: list[Buffer] = [b""]
-    frames[0] = msgspec.msgpack.encode(value, enc_hook=_collector(frames, header_frames=1))
+    frames[0] = _guarded(lambda: msgspec.msgpack.encode(value, enc_hook=_collector(frames, header_frames=1)))
     return frames
 
 
@@ -55,7 +55,8 @@ def decode(frames: Sequence[Buffer], type: type[T]) -> T:
 def encode_json(value: Any) -> tuple[bytes, list[Buffer]]:
     """`value` as JSON text, and the frames it refers to."""
     frames: list[Buffer] = []
-    return msgspec.json.encode(value, enc_hook=_collector(frames, header_frames=0)), frames
+    text = _guarded(lambda: msgspec.json.encode(value, enc_hook=_collector(frames, header_frames=0)))
+    return text, frames
 
 
 def decode_json(text: Buffer | str, frames: Sequence[Buffer], type: type[T]) -> T:
@@ -106,9 +107,9 @@ def _resolver(frames: Sequence[Buffer]) -> Callable[[Any, Any], Any]:
     return resolve
 
 
-def _guarded(decode_it: Callable[[], T]) -> T:
+def _guarded(convert: Callable[[], T]) -> T:
     try:
-        return decode_it()
+        return convert()
     except WireError:
         raise
     except (msgspec.DecodeError, ValueError, TypeError, OverflowError, RecursionError) as error:

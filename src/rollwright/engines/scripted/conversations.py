@@ -35,6 +35,8 @@ class Draw(Random):
 
 def in_order(message: Message) -> tuple[Part, ...]:
     """The parts as a chat template writes them: reasoning, content, calls, results; text in one piece."""
+    if len(message.parts) == 1 and isinstance(message.parts[0], Text) and message.parts[0].text:
+        return message.parts
     parts: list[Part] = []
     for part in sorted(message.parts, key=lambda part: _RANK[type(part)]):
         last = parts[-1] if parts else None

@@ -80,14 +80,16 @@ class Tape:
     def speak(self, message: Message, finish: Finish, call: ModelCall, conversation: bytes) -> Spoken:
         """Sample ids for `message`, within the limits that the call sets, and remember them."""
         stopped = _stopped(message, call.sampling.stop)
-        rng = draw(self._config.seed, "ids", extended(conversation, stopped), 0)
+        key = extended(conversation, stopped)
         limit = call.sampling.max_tokens
-        parts, ids, whole = _sampled(in_order(stopped), rng, limit)
+        parts, ids, whole = _sampled(in_order(stopped), draw(self._config.seed, "ids", key, 0), limit)
         if whole and (limit is None or len(ids) < limit):
             ids.append(END)
-            spoken = Spoken(stopped, finish, ids, extended(conversation, stopped))
+            spoken = Spoken(stopped, finish, ids, key)
+        elif whole:
+            spoken = Spoken(stopped, Finish.LENGTH, ids, key)
         else:
-            said = stopped if whole else Message("assistant", tuple(parts))
+            said = Message("assistant", tuple(parts))
             spoken = Spoken(said, Finish.LENGTH, ids, extended(conversation, said))
         if not self._config.rerender:
             closing = [NEWLINE] if ids and ids[-1] == END else [END, NEWLINE]

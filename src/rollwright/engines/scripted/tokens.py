@@ -27,8 +27,8 @@ VOCABULARY = len(_BYTES) + len(_MARKS)
 END = SPECIAL["end"]
 NEWLINE = 10
 
-# One of so many pairs is written as two bytes by `sample`.
-_SPLIT_ONE_IN = 4
+# In a sampled text every so many pieces one comes as single bytes; the first within the first few pieces.
+_FIRST_SPLIT, _NEXT_SPLIT = 2, 12
 
 
 def encode(text: str) -> list[int]:
@@ -40,12 +40,14 @@ def sample(text: str, rng: Random) -> list[int]:
     """Ids that a model may have sampled to say `text`."""
     canonical = encode(text)
     ids: list[int] = []
-    for index, chance in zip(canonical, rng.randbytes(len(canonical)), strict=True):
-        if index >= 256 and chance % _SPLIT_ONE_IN == 0:
-            ids.extend(_BYTES[index])
-        else:
-            ids.append(index)
-    return ids
+    start, split = 0, rng.randrange(_FIRST_SPLIT)
+    for chance in rng.randbytes(len(canonical)):
+        if split >= len(canonical):
+            break
+        ids += canonical[start:split]
+        ids += _BYTES[canonical[split]]
+        start, split = split + 1, split + 1 + chance % _NEXT_SPLIT
+    return ids + canonical[start:]
 
 
 def decode(ids: Iterable[int]) -> str:

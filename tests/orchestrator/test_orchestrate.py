@@ -1,0 +1,225 @@
+"""The loop, driven by a scripted environment: exact books, replaced groups, typed endings."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+
+import msgspec
+import pytest
+
+from orchestrator.call_trees import FAILURE, assert_same, chat
+from rollwright.orchestrator import GroupsFailed, OrchestrateSettings, orchestrate, samples_of
+from rollwright.orchestrator.transports import BatchReceiver
+from rollwright.wire import EngineUnavailable, RollwrightError, Stop, Trace, UsageError
+
+
+class ScriptedServing:
+    """Answers with the traces of a function; remembers what it was asked and how much ran at once."""
+
+    def __init__(self, play=None) -> None:
+        self.play = play or (lambda task, attempt: chat(2, task_id=task, attempt=attempt, reward=attempt % 2))
+        self.keys: list[tuple[str, int]] = []
+        self.running = self.most_running = 0
+
+    async def run_group(self, task: str, n: int, *, first_attempt: int = 0) -> list[Trace]:
+        self.running += 1
+        self.most_running = max(self.most_running, self.running)
+        attempts = range(first_attempt, first_attempt + n)
+        self.keys += [(task, attempt) for attempt in attempts]
+        try:
+            # Later tasks finish first, so that nothing rests on the order of arrival.
+            for _ in range(9 - len(self.keys) % 9):
+                await asyncio.sleep(0)
+            return [self.play(task, attempt) for attempt in attempts]
+        finally:
+            self.running -= 1
+
+
+TASKS = [f"task-{n}" for n in range(5)]
+
+
+def settings_for(tmp_path, **changes) -> OrchestrateSettings:
+    return OrchestrateSettings(output=str(tmp_path), **{"steps": 3, "batch_size": 8, "group_size": 2, **changes})
+
+
+async def test_three_steps_end_to_end(tmp_path):
+    serving, steps = ScriptedServing(), []
+    report = await orchestrate(settings_for(tmp_path), serving, TASKS, steps.append)
+    assert (report.steps, report.dispatched, report.trained, report.dropped, report.failed) == (3, 24, 24, {}, {})
+    batches = list(BatchReceiver(tmp_path))
+    assert [batch.step for batch in batches] == [step.step for step in steps] == [1, 2, 3]
+    trained = [(sample.task_id, sample.attempt) for batch in batches for sample in batch.samples]
+    assert Counter(trained) == Counter(serving.keys)
+    assert len(set(trained)) == 24
+    for batch in batches:
+        assert batch.policy_version == 1
+        for sample in batch.samples:
+            (made,) = samples_of(serving.play(sample.task_id, sample.attempt))
+            advantage = 0.5 if sample.attempt % 2 else -0.5
+            assert_same(sample, msgspec.structs.replace(made, advantage=advantage))
+    assert report.tokens == sum(batch.tokens for batch in batches)
+
+
+async def test_the_metrics_have_a_line_per_step(tmp_path):
+    steps = []
+    await orchestrate(settings_for(tmp_path), ScriptedServing(), TASKS, steps.append)
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [1, 2, 3]
+    for line, step in zip(lines, steps, strict=True):
+        assert line["metrics"]["reward_mean"] == step.reward_mean == 0.5
+        assert line["metrics"]["batch_bytes"] == (tmp_path / f"batch-{step.step:08d}.rwb").stat().st_size
+
+
+async def test_the_same_seed_gives_the_same_bytes(tmp_path):
+    for name in ("a", "b"):
+        await orchestrate(settings_for(tmp_path / name, seed=7), ScriptedServing(), TASKS)
+    for step in (1, 2, 3):
+        name = f"batch-{step:08d}.rwb"
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+async def test_every_rollout_is_accounted_for_once(tmp_path):
+    fates = {
+        0: lambda trace: trace,
+        1: lambda trace: msgspec.structs.replace(trace, failure=FAILURE, stop=Stop.FAILED),
+        2: lambda trace: msgspec.structs.replace(trace, trainable=False),
+        3: lambda trace: msgspec.structs.replace(trace, stop=Stop.CANCELLED),
+    }
+
+    def play(task, attempt):
+        return fates[attempt % 4](chat(1, task_id=task, attempt=attempt, reward=attempt % 4))
+
+    report = await orchestrate(settings_for(tmp_path, batch_size=16, group_size=4), ScriptedServing(play), TASKS)
+    assert (report.dispatched, report.trained) == (48, 12)
+    assert report.dropped == {"inexact": 12, "cancelled": 12}
+    assert report.failed == {"engine/EngineUnavailable": 12}
+    samples = [sample for batch in BatchReceiver(tmp_path) for sample in batch.samples]
+    # The baseline has the trained member (reward 0) and the inexact one (reward 2), nobody else.
+    assert {sample.advantage for sample in samples} == {-1.0}
+
+
+async def test_a_group_that_gives_nothing_is_replaced(tmp_path):
+    def play(task, attempt):
+        trace = chat(1, task_id=task, attempt=attempt)
+        return msgspec.structs.replace(trace, failure=FAILURE) if task == "task-3" else trace
+
+    report = await orchestrate(settings_for(tmp_path, steps=4), ScriptedServing(play), TASKS)
+    assert report.trained == 32
+    assert report.dispatched == 32 + sum(report.failed.values())
+    assert report.failed["engine/EngineUnavailable"] >= 6
+    assert all(len(batch.samples) == 8 for batch in BatchReceiver(tmp_path))
+
+
+@pytest.mark.parametrize("error", [EngineUnavailable("away"), TimeoutError()])
+async def test_when_nothing_works_the_run_says_why_and_ends(tmp_path, error):
+    def play(task, attempt):
+        raise error
+
+    serving = ScriptedServing(play)
+    with pytest.raises(GroupsFailed, match=r"EngineUnavailable|group_timed_out"):
+        await orchestrate(settings_for(tmp_path, max_replaced_groups=3), serving, TASKS)
+    assert serving.running == 0
+    assert len(serving.keys) <= 2 * (4 + 4)
+    assert list(BatchReceiver(tmp_path)) == []
+
+
+async def test_engines_without_token_ids_are_named(tmp_path):
+    def play(task, attempt):
+        trace = chat(1, task_id=task, attempt=attempt)
+        return msgspec.structs.replace(trace, calls=(msgspec.structs.replace(trace.calls[0], tokens=None),))
+
+    with pytest.raises(GroupsFailed, match="no_tokens"):
+        await orchestrate(settings_for(tmp_path), ScriptedServing(play), TASKS)
+
+
+async def test_a_group_that_hangs_ends_at_its_deadline(tmp_path):
+    class Stuck(ScriptedServing):
+        async def run_group(self, task, n, *, first_attempt=0):
+            self.keys.append((task, first_attempt))
+            if len(self.keys) <= 4:
+                await asyncio.Event().wait()
+            # No await from here on, so that a slow machine cannot make these late.
+            return [self.play(task, attempt) for attempt in range(first_attempt, first_attempt + n)]
+
+    report = await orchestrate(settings_for(tmp_path, steps=1, group_timeout_s=0.05), Stuck(), TASKS)
+    assert report.failed == {"group_timed_out": 8}
+    assert report.trained == 8
+
+
+@pytest.mark.parametrize("error", [ValueError("a bug"), UsageError("a wish")])
+async def test_what_is_not_a_rollouts_fault_ends_the_run_as_itself(tmp_path, error):
+    def play(task, attempt):
+        raise error
+
+    serving = ScriptedServing(play)
+    with pytest.raises(type(error), match=str(error)):
+        await orchestrate(settings_for(tmp_path), serving, TASKS)
+    assert serving.running == 0
+
+
+async def test_traces_that_are_missing_are_not_passed_over(tmp_path):
+    class Forgetful(ScriptedServing):
+        async def run_group(self, task, n, *, first_attempt=0):
+            return (await super().run_group(task, n, first_attempt=first_attempt))[1:]
+
+    with pytest.raises(RollwrightError, match="2 rollouts came back with 1"):
+        await orchestrate(settings_for(tmp_path), Forgetful(), TASKS)
+
+
+async def test_cancelling_the_run_cancels_its_groups(tmp_path):
+    started = asyncio.Event()
+
+    class Stuck(ScriptedServing):
+        async def run_group(self, task, n, *, first_attempt=0):
+            self.running += 1
+            started.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.running -= 1
+
+    serving = Stuck()
+    run = asyncio.create_task(orchestrate(settings_for(tmp_path), serving, TASKS))
+    await started.wait()
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run
+    assert serving.running == 0
+
+
+@pytest.mark.parametrize("most", [1, 3])
+async def test_no_more_groups_run_at_once_than_allowed(tmp_path, most):
+    serving = ScriptedServing()
+    await orchestrate(settings_for(tmp_path, batch_size=16, max_groups=most), serving, TASKS)
+    assert serving.most_running == most
+
+
+async def test_batches_of_another_run_are_not_mixed_with_ours(tmp_path):
+    await orchestrate(settings_for(tmp_path, steps=1), ScriptedServing(), TASKS)
+    with pytest.raises(UsageError, match="already holds batches"):
+        await orchestrate(settings_for(tmp_path), ScriptedServing(), TASKS)
+
+
+async def test_no_tasks_is_the_persons_mistake(tmp_path):
+    with pytest.raises(UsageError, match="no tasks"):
+        await orchestrate(settings_for(tmp_path), ScriptedServing(), [])
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"batch_size": 30, "group_size": 8}, "24 or 32"),
+        ({"batch_size": 3, "group_size": 8}, "to 8"),
+        ({"steps": 0}, "steps is 0"),
+        ({"group_size": -1}, "group_size"),
+        ({"seed": -1}, "seed"),
+        ({"group_timeout_s": 0.0}, "group_timeout_s"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused_in_one_sentence(tmp_path, changes, told):
+    with pytest.raises(UsageError, match=told):
+        settings_for(tmp_path, **changes)
+    with pytest.raises(UsageError, match=told):
+        msgspec.convert({"output": "x", "batch_size": 8, "group_size": 2, **changes}, OrchestrateSettings)
