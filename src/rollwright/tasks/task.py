@@ -3,7 +3,7 @@
 A task is frozen and serves many rollouts at once, so what changes during a rollout lives in `state`, a dict that is
 fresh for each of them. Subclass `Task`, add fields for the data, add methods for the behaviour, and mark them:
 
-    class Sum(Task):
+    class Sum(Task, frozen=True):
         total: int
 
         @reward
