@@ -1,0 +1,34 @@
+"""Anthropic messages."""
+
+from __future__ import annotations
+
+from rollwright.dialects import borders
+from rollwright.dialects.jsontext import dumps
+
+from .reply import error_out, read_reply, write_reply
+from .reply import write_token_count as write_token_count
+from .request import read_request, write_request
+from .stream import MessagesStreamReader, MessagesStreamWriter
+
+VERSION = "2023-06-01"
+
+
+class MessagesDialect:
+    name = "messages"
+    path = "/v1/messages"
+
+    read_error = staticmethod(borders.read_error)
+    read_key = staticmethod(borders.read_key)
+    read_reply = staticmethod(read_reply)
+    read_request = staticmethod(read_request)
+    stream_reader = MessagesStreamReader
+    stream_writer = MessagesStreamWriter
+    write_reply = staticmethod(write_reply)
+    write_request = staticmethod(write_request)
+
+    def headers(self, key: str) -> dict[str, str]:
+        version = {"anthropic-version": VERSION}
+        return {"x-api-key": key, **version} if key else version
+
+    def write_error(self, status: int, message: str, kind: str = "") -> bytes:
+        return dumps(error_out(message, kind or borders.error_kind(status)))

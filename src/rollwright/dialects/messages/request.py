@@ -1,0 +1,171 @@
+"""Anthropic messages, the request: read by a server, written by a client.
+
+Tool results are blocks of a user message there and messages of their own here: one per result. They are written into
+one user message together with what the user says next, as the API wants the answers to parallel calls. The first
+system message is the request's `system`. Fields of blocks and tools that we do not know (`cache_control`) are not kept;
+those of the request are. `seed` is no field of this API: it is sent if it is set, so that it is refused aloud.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+from rollwright.dialects.images import Images
+from rollwright.dialects.jsontext import dumps, loads, read, unknown_fields
+from rollwright.wire import Message, ModelCall, Part, Sampling, Text, ToolResult, ToolSpec, WireError
+
+from .blocks import Block, TextBlock, read_block, write_content, write_part
+
+DEFAULT_MAX_TOKENS = 8192
+"""The API wants a limit; this one is sent where the call has none."""
+
+
+class MessageIn(Struct):
+    role: Literal["user", "assistant", "system"]
+    content: str | list[Block]
+
+
+class ToolSpecIn(Struct):
+    name: str | None = None
+    type: str | None = None
+    description: str | None = None
+    input_schema: dict[str, Any] | None = None
+
+    @property
+    def is_function(self) -> bool:
+        return self.type in (None, "custom") and self.name is not None
+
+
+class RequestIn(Struct):
+    model: str
+    messages: list[MessageIn]
+    system: str | list[TextBlock] | None = None
+    tools: list[ToolSpecIn] | None = None
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    stop_sequences: list[str] | None = None
+    seed: int | None = None
+    stream: bool | None = None
+
+
+WHAT = "the messages request"
+DECODER = msgspec.json.Decoder(RequestIn)
+KNOWN = frozenset(RequestIn.__struct_fields__)
+
+
+def read_request(body: bytes, images: Images) -> ModelCall:
+    request = read(DECODER, body, WHAT)
+    extra = unknown_fields(body, KNOWN, WHAT)
+    tools = request.tools or []
+    if not all(tool.is_function for tool in tools):
+        all_tools = loads(body, WHAT)["tools"]
+        extra["tools"] = [raw for raw, tool in zip(all_tools, tools, strict=True) if not tool.is_function]
+    return ModelCall(
+        model=request.model,
+        messages=(*_system(request), *(part for message in request.messages for part in _messages(message, images))),
+        tools=tuple(
+            ToolSpec(tool.name or "", tool.description or "", tool.input_schema or {})
+            for tool in tools
+            if tool.is_function
+        ),
+        sampling=Sampling(
+            temperature=request.temperature,
+            top_p=request.top_p,
+            max_tokens=request.max_tokens,
+            seed=request.seed,
+            stop=tuple(request.stop_sequences or ()),
+        ),
+        stream=bool(request.stream),
+        extra=extra,
+    )
+
+
+def _system(request: RequestIn) -> Iterator[Message]:
+    if isinstance(request.system, str):
+        yield Message("system", (Text(request.system),))
+    elif request.system is not None:
+        yield Message("system", tuple(Text(block.text) for block in request.system))
+
+
+def _messages(message: MessageIn, images: Images) -> Iterator[Message]:
+    parts = _parts(message, images)
+    if message.role == "assistant":
+        yield Message("assistant", tuple(part for part in parts if part != Text("")))
+    elif message.role == "system" or not parts:
+        yield Message(message.role, parts)
+    else:
+        for is_result, run in groupby(parts, key=lambda part: isinstance(part, ToolResult)):
+            if is_result:
+                yield from (Message("tool", (result,)) for result in run)
+            else:
+                yield Message("user", tuple(run))
+
+
+def _parts(message: MessageIn, images: Images) -> tuple[Part, ...]:
+    if isinstance(message.content, str):
+        return (Text(message.content),)
+    return tuple(read_block(block, images) for block in message.content)
+
+
+def write_request(call: ModelCall, images: Images) -> bytes:
+    body = {name: value for name, value in call.extra.items() if name != "tools"}
+    messages = list(call.messages)
+    body["model"] = call.model
+    if messages and messages[0].role == "system":
+        body["system"] = write_content(messages.pop(0).parts, images)
+    body["messages"] = _turns(messages, images)
+    tools = [_tool_out(tool) for tool in call.tools] + call.extra.get("tools", [])
+    if tools:
+        body["tools"] = tools
+    _write_sampling(body, call.sampling)
+    if call.stream:
+        body["stream"] = True
+    return dumps(body)
+
+
+def _turns(messages: list[Message], images: Images) -> list[dict[str, Any]]:
+    turns: list[dict[str, Any]] = []
+    answers: list[dict[str, Any]] | None = None
+    for message in messages:
+        if message.role == "tool":
+            if answers is None:
+                answers = []
+                turns.append({"role": "user", "content": answers})
+            answers += [write_part(part, images) for part in _results(message)]
+        elif message.role == "user" and answers is not None and message.parts:
+            answers += [write_part(part, images) for part in message.parts]
+            answers = None
+        else:
+            turns.append({"role": message.role, "content": write_content(message.parts, images)})
+            answers = None
+    return turns
+
+
+def _results(message: Message) -> tuple[Part, ...]:
+    if not all(isinstance(part, ToolResult) for part in message.parts):
+        raise WireError("a tool message holds tool results and nothing else")
+    return message.parts
+
+
+def _tool_out(tool: ToolSpec) -> dict[str, Any]:
+    out: dict[str, Any] = {"name": tool.name, "input_schema": tool.parameters or {"type": "object"}}
+    if tool.description:
+        out["description"] = tool.description
+    return out
+
+
+def _write_sampling(body: dict[str, Any], sampling: Sampling) -> None:
+    body["max_tokens"] = DEFAULT_MAX_TOKENS if sampling.max_tokens is None else sampling.max_tokens
+    fields = {
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "stop_sequences": list(sampling.stop) or None,
+        "seed": sampling.seed,
+    }
+    body.update((name, value) for name, value in fields.items() if value is not None)
