@@ -15,7 +15,8 @@ from rollwright.tasks.sources import Row, hub_rows, read_rows
 from rollwright.tasks.task import Task
 from rollwright.wire import Message, TaskBroken, assistant
 
-VERIFIER = Path(__file__).with_name("verify_math.py")
+# In a folder of its own: a program finds its neighbours first, and `math.py` beside it would hide the real `math`.
+VERIFIER = Path(__file__).parent / "scripts" / "verify_math.py"
 VERIFY_TIMEOUT_S = 20.0
 ANSWER_CHARS = 20_000
 """How much of the end of an answer is judged. It travels on argv, where Linux takes 128 KiB for one argument."""
