@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 from aiohttp import web
-from fake_endpoint import Endpoint, Naps
 
+from engines.fake_endpoint import Endpoint, Naps
 from rollwright.engines.config import RelayConfig
 from rollwright.engines.relay import RelayEngine
 
