@@ -26,6 +26,14 @@ def dumps(value: Any) -> bytes:
         raise WireError(f"this cannot be written as JSON: {error}") from error
 
 
+def string(text: str) -> bytes:
+    """A JSON string, for the hot paths of streams."""
+    try:
+        return orjson.dumps(text)
+    except TypeError as error:
+        raise WireError(f"this text cannot be written as JSON: {error}") from error
+
+
 def read(decoder: msgspec.json.Decoder[T], body: bytes, what: str) -> T:
     """`body` as the decoder's type; `what` begins the sentence that a peer reads if it is not."""
     try:

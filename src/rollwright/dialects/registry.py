@@ -11,8 +11,11 @@ from .chat import ChatDialect
 from .contract import Dialect
 from .jsontext import dumps
 from .messages import MessagesDialect
+from .responses import ResponsesDialect
 
-DIALECTS: dict[str, Dialect] = {dialect.name: dialect for dialect in (ChatDialect(), MessagesDialect())}
+DIALECTS: dict[str, Dialect] = {
+    dialect.name: dialect for dialect in (ChatDialect(), ResponsesDialect(), MessagesDialect())
+}
 
 
 def dialect_named(name: str) -> Dialect:

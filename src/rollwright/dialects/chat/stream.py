@@ -6,11 +6,10 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-import orjson
 from msgspec import Struct
 
 from rollwright.dialects.borders import openai_error, raise_engine_error
-from rollwright.dialects.jsontext import dumps, new_id, now_s, read
+from rollwright.dialects.jsontext import dumps, new_id, now_s, read, string
 from rollwright.dialects.sse import SseReader, sse
 from rollwright.wire import End, Event, Finish, ModelCall, ReasoningDelta, TextDelta, ToolCallDelta, Usage, WireError
 
@@ -155,13 +154,10 @@ class ChatStreamWriter:
         return self._delta({"role": "assistant", "content": ""})
 
     def write(self, event: Event) -> bytes:
-        try:
-            if isinstance(event, TextDelta):
-                return b'%b%b},"finish_reason":null}]}\n\n' % (self._before_text, orjson.dumps(event.text))
-            if isinstance(event, ReasoningDelta):
-                return b'%b%b},"finish_reason":null}]}\n\n' % (self._before_reasoning, orjson.dumps(event.text))
-        except TypeError as error:
-            raise WireError(f"this text cannot be written as JSON: {error}") from error
+        if isinstance(event, TextDelta):
+            return b'%b%b},"finish_reason":null}]}\n\n' % (self._before_text, string(event.text))
+        if isinstance(event, ReasoningDelta):
+            return b'%b%b},"finish_reason":null}]}\n\n' % (self._before_reasoning, string(event.text))
         if isinstance(event, ToolCallDelta):
             return self._delta({"tool_calls": [_tool_out(event)]})
         return self._end(event)

@@ -7,11 +7,10 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-import orjson
 from msgspec import Raw, Struct
 
 from rollwright.dialects.borders import raise_engine_error
-from rollwright.dialects.jsontext import dumps, read
+from rollwright.dialects.jsontext import dumps, read, string
 from rollwright.dialects.sse import SseReader, sse
 from rollwright.dialects.toolorder import ToolOrder
 from rollwright.wire import End, Event, ModelCall, ReasoningDelta, TextDelta, ToolCallDelta, Usage, WireError
@@ -174,7 +173,7 @@ class MessagesStreamWriter:
     def write(self, event: Event) -> bytes:
         if isinstance(event, TextDelta):
             opened = b"" if self._kind == "text" else self._open_text()
-            return b"%b%b%b}}\n\n" % (opened, self._before_text, _string(event.text))
+            return b"%b%b%b}}\n\n" % (opened, self._before_text, string(event.text))
         if isinstance(event, ToolCallDelta):
             return b"".join([self._write_tool(delta) for delta in self._order.push(event)])
         if isinstance(event, ReasoningDelta):
@@ -196,9 +195,9 @@ class MessagesStreamWriter:
         if self._kind != "thinking":
             opened = self._switch("thinking", {"type": "thinking", "thinking": "", "signature": ""})
         if event.text:
-            opened += b"%b%b}}\n\n" % (self._before("thinking_delta", "thinking"), _string(event.text))
+            opened += b"%b%b}}\n\n" % (self._before("thinking_delta", "thinking"), string(event.text))
         if event.signature:
-            opened += b"%b%b}}\n\n" % (self._before("signature_delta", "signature"), _string(event.signature))
+            opened += b"%b%b}}\n\n" % (self._before("signature_delta", "signature"), string(event.signature))
             # A signature vouches for one whole block, so what comes next is another one.
             opened += self._close()
         return opened
@@ -211,7 +210,7 @@ class MessagesStreamWriter:
             )
             self._tool = delta.index
         if delta.arguments:
-            opened += b"%b%b}}\n\n" % (self._before("input_json_delta", "partial_json"), _string(delta.arguments))
+            opened += b"%b%b}}\n\n" % (self._before("input_json_delta", "partial_json"), string(delta.arguments))
         return opened
 
     def _switch(self, kind: str, block: dict[str, Any]) -> bytes:
@@ -243,13 +242,6 @@ class MessagesStreamWriter:
         if end.policy_version:
             last["policy_version"] = end.policy_version
         return waiting + self._close() + _event(last) + _event({"type": "message_stop"})
-
-
-def _string(text: str) -> bytes:
-    try:
-        return orjson.dumps(text)
-    except TypeError as error:
-        raise WireError(f"this text cannot be written as JSON: {error}") from error
 
 
 def _event(event: dict[str, Any]) -> bytes:
