@@ -38,7 +38,10 @@ CASES = {
     "sits in a call while a thread computes": (evidence(cpu=0.001, slices=2, process=0.9), StallKind.LOOP_BLOCKED),
     "many small waits, nobody computes": (evidence(cpu=0.05, slices=900, process=0.06), StallKind.LOOP_BLOCKED),
     "waits for the GIL": (evidence(cpu=0.05, slices=200, process=0.95), StallKind.GIL_STARVED),
-    "waits for the GIL on a busy machine": (evidence(cpu=0.01, delay=0.3, slices=90, process=0.3), StallKind.GIL_STARVED),
+    "waits for the GIL on a busy machine": (
+        evidence(cpu=0.01, delay=0.3, slices=90, process=0.3),
+        StallKind.GIL_STARVED,
+    ),
     "queues for a CPU": (evidence(cpu=0.1, delay=0.85, slices=20, process=0.1), StallKind.CPU_STARVED),
     "is stopped with all others": (evidence(late=0.97, process=0.001), StallKind.CPU_STARVED),
     "no schedstat, computes": (evidence(cpu=0.9, delay=None, slices=None, process=0.9), StallKind.LOOP_BLOCKED),

@@ -116,6 +116,7 @@ class MetricsPump:
         self._feeds = [_Feed(sink, queue_size) for sink in sinks]
         self._timer = PeriodicThread("rollwright-metrics", interval_s, lambda late_s: self._pump())
         self._collect_failures = 0
+        self._running = False
 
     @property
     def stats(self) -> tuple[SinkStats, ...]:
@@ -134,12 +135,16 @@ class MetricsPump:
             feed.put(snapshot)
 
     def start(self) -> None:
+        self._running = True
         for feed in self._feeds:
             feed.start()
         self._timer.start()
 
     def stop(self) -> None:
         """Write what there is, within `close_within_s` for all sinks together; a sink that hangs is left behind."""
+        if not self._running:
+            return
+        self._running = False
         if self._timer.close(self._close_within_s):
             self._pump()
         for feed in self._feeds:
