@@ -161,6 +161,8 @@ def table(*entries):
         table((-64, 64)),
         table((0, -1)),
         lambda header: header["frames"].pop(),
+        lambda header: header["frames"].__setitem__(3, header["frames"][1]),
+        lambda header: header["frames"].reverse(),
         lambda header: header["frames"].append([2**40, 0]),
         lambda header: header.update(columns=None),
         lambda header: header["columns"].update(step="one"),
@@ -210,6 +212,15 @@ def test_random_bytes_in_the_arrays_give_a_batch_or_a_typed_error(data):
     except WireError:
         return
     assert sum(len(sample.ids) for sample in batch.samples) == routed_batch().tokens
+
+
+@pytest.mark.parametrize("lengths", [[5, 6, 5], [-1, 11, 5], [2**62, 2**62, 5]])
+def test_spans_that_do_not_add_up_are_refused(lengths):
+    raw = bytearray(encoded(routed_batch()))
+    where = raw.index(np.array([5, 5, 5]).tobytes())
+    raw[where : where + 24] = np.array(lengths).tobytes()
+    with pytest.raises(WireError):
+        decode_batch(raw)
 
 
 def test_a_newer_version_is_named():
