@@ -13,6 +13,7 @@ import os
 import secrets
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from rollwright.wire import RuntimeFault, RuntimeLost
 
@@ -81,9 +82,10 @@ async def given_variables_arrive_and_stay_off_the_command_line(runtime: Runtime)
 @promise
 async def home_and_tmp_are_the_boxes_own(runtime: Runtime) -> None:
     home, tmp, work = (await sh(runtime, 'printf "%s\\n%s\\n" "$HOME" "${TMPDIR-/tmp}"; pwd')).split("\n")[:3]
-    assert home != os.environ.get("HOME"), "HOME is the host's"
     assert len({home, tmp, work}) == 3
-    assert await sh(runtime, 'touch "$HOME/a" "${TMPDIR-/tmp}/b" c && printf done') == "done"
+    name = f".rollwright-{secrets.token_hex(8)}"
+    assert await sh(runtime, f'touch "$HOME/{name}" "${{TMPDIR-/tmp}}/{name}" {name} && printf done') == "done"
+    assert not _in_host_home(name), "HOME is the host's"
 
 
 @promise
@@ -327,3 +329,7 @@ def _host_secret(name: str) -> Iterator[None]:
         yield
     finally:
         del os.environ[name]
+
+
+def _in_host_home(name: str) -> bool:
+    return Path.home().joinpath(name).exists()
