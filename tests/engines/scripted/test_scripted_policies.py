@@ -78,7 +78,7 @@ def test_policy_strings(text, expected):
         ("transcript(nowhere.jsonl)", "cannot be read"),
         ("nowhere_at_all:policy", "cannot be imported"),
         ("nowhere.py:policy", "there is no file"),
-        ("json:dumpz", "did you mean 'json:dumps'"),
+        ("json:lods", "did you mean 'json:loads'"),
         ("json:__doc__", "must be a callable"),
         ("oracle", "needs a solver"),
     ],
@@ -152,7 +152,9 @@ def test_oracle_needs_no_factory_in_process():
     assert oracle(lambda messages: assistant("yes"))(call(), dice()) == assistant("yes")
 
 
-marked = st.sampled_from(["{}", "\\boxed{{{}}}", "so <answer>{}</answer>.", "because\n#### {}", "it is {}, says 1 man: \\boxed{{{}}}"])
+marked = st.sampled_from(
+    ["{}", "\\boxed{{{}}}", "so <answer>{}</answer>.", "because\n#### {}", "it is {}, says 1 man: \\boxed{{{}}}"]
+)
 answers = st.text("abcxyz 0123456789", min_size=1, max_size=30).filter(str.strip)
 
 

@@ -1,7 +1,8 @@
-"""The toy tokenizer and the tape: decoding is exact, prompts extend what was sampled, routing rows are where they belong."""
+"""The toy tokenizer and the tape: decoding is exact, prompts extend what was sampled, routing has its rows."""
 
 from __future__ import annotations
 
+from itertools import pairwise
 from random import Random
 
 import numpy as np
@@ -42,7 +43,7 @@ def test_all_ways_to_write_a_text_decode_to_it(text, seed):
 
 def test_what_was_sampled_is_often_not_what_encoding_again_gives():
     drifted = sum(sample("the answer is 1234", Random(seed)) != encode("the answer is 1234") for seed in range(100))
-    assert drifted > 80
+    assert drifted > 60
 
 
 @given(every_text, st.integers(), st.integers(0, 50))
@@ -83,7 +84,7 @@ def play(tape, talk, limit=None):
 @given(talks, limits, st.integers(0, 3))
 def test_every_prompt_extends_what_was_sampled_before(talk, limit, seed):
     turns = play(Tape(ScriptedConfig(seed=seed)), talk, limit)
-    for (before, spoken), (prompt, _) in zip(turns, turns[1:], strict=False):
+    for (before, spoken), (prompt, _) in pairwise(turns):
         tape = before + spoken.ids
         assert prompt[: len(tape)] == tape
         closing = [NEWLINE] if spoken.ids and spoken.ids[-1] == END else [END, NEWLINE]
