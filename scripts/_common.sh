@@ -40,7 +40,7 @@ install_local_model() {
 
 # Pay for the verifiers' dependencies now and not within the first evaluation.
 provision_scripts() {
-    "$VENV/bin/python" -m rollwright.runtimes.provision src/rollwright/tasks/builtin/verify_math.py >/dev/null
+    "$VENV/bin/python" -m rollwright.runtimes.provision src/rollwright/tasks/builtin/scripts/verify_math.py >/dev/null
 }
 
 # Packages of the system that some tests need. Only root on a machine with apt can; elsewhere those tests skip and say so.

@@ -3,10 +3,24 @@
 import sys
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parent))
+pytest_plugins = ["loopguard"]
 
 # A shared machine is slow now and then, and that is no defect of the code under test.
 settings.register_profile("rollwright", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("rollwright")
+
+
+def pytest_addoption(parser):
+    parser.addoption("--soak", action="store_true", help="Also run the long tests.")
+
+
+def pytest_collection_modifyitems(config, items):
+    if config.getoption("--soak"):
+        return
+    for item in items:
+        if item.get_closest_marker("soak"):
+            item.add_marker(pytest.mark.skip(reason="a long test; run it with --soak"))

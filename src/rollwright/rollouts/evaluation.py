@@ -50,8 +50,11 @@ class Evaluation:
         queue = iter(self._units)
         largest = max((len(attempts) for _, attempts in self._units), default=1)
         width = min(len(self._units), max(1, self._concurrency // largest))
-        self._workers = [asyncio.create_task(self._work(queue), name=f"evaluation {n}") for n in range(width)]
         try:
+            for number in range(width):
+                self._workers.append(asyncio.create_task(self._work(queue), name=f"evaluation {number}"))
+                # Hundreds of first steps in one turn of the loop would hold it for a tenth of a second.
+                await asyncio.sleep(0)
             results = await asyncio.gather(*self._workers, return_exceptions=True)
         except asyncio.CancelledError:
             self.drop()

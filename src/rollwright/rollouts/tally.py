@@ -148,13 +148,14 @@ def _wilson(share: float, count: int) -> tuple[float, float]:
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
+_T_SMALL = (12.706205, 4.302653, 3.182446, 2.776445, 2.570582, 2.446912)
+
+
 def t_quantile(freedom: int) -> float:
-    """The 97.5% point of Student's t: exact for 1 and 2 degrees of freedom, else by its expansion around the normal
-    (off by less than 0.005 from 4 degrees on)."""
-    if freedom == 1:
-        return 12.706205
-    if freedom == 2:
-        return 4.302653
+    """The 97.5% point of Student's t: from the table for few degrees of freedom, else by its expansion around the
+    normal, which is then off by less than 0.001."""
+    if freedom <= len(_T_SMALL):
+        return _T_SMALL[freedom - 1]
     z = 1.959964
     first = (z**3 + z) / 4
     second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
