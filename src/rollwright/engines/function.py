@@ -3,7 +3,7 @@ Rollwright itself costs. No socket, no dialect."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 
 from rollwright.wire import Event, Finish, Message, ModelCall, ModelReply, assistant, events_of
 
@@ -23,7 +23,7 @@ class FunctionEngine:
         message = assistant(answer) if isinstance(answer, str) else answer
         return ModelReply(message, Finish.TOOL_CALLS if message.tool_calls else Finish.STOP)
 
-    async def stream(self, call: ModelCall) -> AsyncIterator[Event]:
+    async def stream(self, call: ModelCall) -> AsyncGenerator[Event, None]:
         for event in events_of(await self.complete(call)):
             yield event
 
