@@ -1,0 +1,1 @@
+"""The program with verbs: eval, orchestrate, doctor. Words for people; imported by nobody."""

@@ -1,0 +1,154 @@
+"""From a command line to settings: defaults, then files in the order given, then flags; the later wins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from rollwright.engines.config import EngineConfig
+from rollwright.tasks import Taskset, find_taskset, taskset_names
+from rollwright.wire import UsageError
+
+from . import files, flags
+from .fields import Setting, said, settings_of
+from .settings import ALIASES, EvalSettings, OrchestrateCommand
+
+S = TypeVar("S", EvalSettings, OrchestrateCommand)
+
+SOLVER = "rollwright.tasks.oracle:solver"
+
+
+class Resolved(msgspec.Struct, Generic[S], frozen=True):
+    """What was asked for."""
+
+    settings: S
+    taskset_name: str
+
+    def engine_config(self, *, tokens: bool = False) -> EngineConfig:
+        """The engine, told what follows from the other settings: its address, and who solves the tasks."""
+        settings = self.settings
+        engine = settings.engine
+        scripted = engine.scripted
+        if not scripted.solver:
+            options = {"taskset": self.taskset_name, "options": msgspec.to_builtins(settings.taskset)}
+            scripted = msgspec.structs.replace(scripted, solver=SOLVER, solver_options=options)
+        if tokens:
+            scripted = msgspec.structs.replace(scripted, tokens=True)
+        return msgspec.structs.replace(engine, scripted=scripted)
+
+
+def resolve(kind: type[S], argv: Sequence[str]) -> Resolved[S] | None:
+    """The settings, or None if the help was asked for and shown."""
+    first, layers, name = _first_look(kind, argv)
+    if not name:
+        if first.help:
+            _help(kind(), "TASKSET")
+            return None
+        known = ", ".join(taskset_names())
+        raise UsageError(f"{kind.verb} needs a taskset: rollwright {kind.verb} NAME, with {known} or file.py")
+    typed = with_taskset(kind, find_taskset(name))
+    known_settings = settings_of(typed)
+    line = flags.cut(kind.verb, argv, known_settings, ALIASES)
+    if line.help:
+        _help(_helpful(typed), name)
+        return None
+    return _merged(typed, name, line, layers, known_settings)
+
+
+def _first_look(kind: type[S], argv: Sequence[str]) -> tuple[flags.Line, list[files.Layer], str]:
+    """Enough of the line to find the taskset, whose settings the second look needs."""
+    line = flags.cut(kind.verb, argv, settings_of(kind), ALIASES, open_table="taskset")
+    layers = [files.read_layer(path) for path in line.files]
+    # The first word decides where there is one: behind an unknown flag, a word may be that flag's value.
+    words = argv[:1] if argv and not argv[0].startswith(("-", "@")) else line.words
+    if words is line.words and len(words) > 1:
+        raise UsageError(f"{kind.verb} takes one taskset, but got {' and '.join(words)}; put it first")
+    names = [*(layer.taskset for layer in layers if layer.taskset), *words]
+    return line, layers, names[-1] if names else ""
+
+
+def _merged(
+    typed: type[S], name: str, line: flags.Line, layers: Sequence[files.Layer], known: Mapping[str, Setting]
+) -> Resolved[S]:
+    if len(line.words) > 1:
+        raise UsageError(f"{typed.verb} takes one taskset, but got {' and '.join(line.words)}; leave one out")
+    values: dict[str, Any] = {}
+    for layer in layers:
+        values.update(files.checked(layer, known))
+    spoken = flags.checked(line.given, known)
+    for key, setting in known.items():
+        if setting.required and key not in values:
+            if key not in spoken:
+                raise UsageError(f"taskset {name!r} needs a setting: {setting.flag} with {said(setting.type)}")
+            values[key] = spoken[key]
+    given = frozenset(values) | frozenset(spoken)
+    default = _converted(typed, values)
+    settings = flags.apply(default, line.given, known, f"rollwright {typed.verb}")
+    return Resolved(_settled(settings, given), name)
+
+
+def _converted(typed: type[S], values: Mapping[str, Any]) -> S:
+    try:
+        return msgspec.convert(msgspec.to_builtins(files.nested(values)), typed)
+    except msgspec.ValidationError as error:
+        # Each value fits its own setting by now; what is left is a rule of the struct around them.
+        text, _, place = str(error).partition(" - at `$.")
+        raise UsageError(f"{place.rstrip('`') or 'a setting'} is wrong: {text}; see --help") from error
+
+
+def _settled(settings: S, given: frozenset[str]) -> S:
+    """What follows from other settings: the engine's kind from its address, its seed, the model's name where the
+    engine has just one."""
+    engine, base_url = settings.engine, settings.base_url
+    if base_url:
+        if "engine.kind" in given and engine.kind != "relay":
+            raise UsageError(f"--base-url goes with the relay engine, not with {engine.kind}; leave one of them out")
+        if "engine.relay.base_url" in given and engine.relay.base_url != base_url:
+            raise UsageError("base_url and engine.relay.base_url differ; leave one of them out")
+        engine = msgspec.structs.replace(engine, relay=msgspec.structs.replace(engine.relay, base_url=base_url))
+    if engine.relay.base_url and "engine.kind" not in given:
+        engine = msgspec.structs.replace(engine, kind="relay")
+    if "engine.scripted.seed" not in given:
+        engine = msgspec.structs.replace(engine, scripted=msgspec.structs.replace(engine.scripted, seed=settings.seed))
+    model = settings.model or ("" if engine.kind == "relay" else engine.kind)
+    if not model:
+        raise UsageError("the relay engine needs to know which model to ask for; add -m MODEL")
+    return msgspec.structs.replace(settings, engine=engine, model=model, base_url="")
+
+
+def with_taskset(kind: type[S], taskset: type[Taskset]) -> type[S]:
+    """`kind` with the taskset's own settings in place of none."""
+    needs = any(field.required for field in msgspec.structs.fields(taskset))
+    field: Any = ("taskset", taskset) if needs else ("taskset", taskset, taskset())
+    typed: Any = msgspec.defstruct(
+        kind.__name__,
+        [field],
+        bases=(kind,),
+        frozen=True,
+        kw_only=True,
+        forbid_unknown_fields=True,
+        namespace={"__doc__": kind.__doc__},
+    )
+    return typed  # type: ignore[no-any-return]
+
+
+def _helpful(typed: type[S]) -> S:
+    """An instance to show defaults of. What has none is shown as empty."""
+    (field,) = [field for field in msgspec.structs.fields(typed) if field.name == "taskset"]
+    if not field.required:
+        return typed()
+    blank = {inner.name: "" for inner in msgspec.structs.fields(field.type) if inner.required}
+    return typed(taskset=field.type(**blank))
+
+
+def _help(default: EvalSettings | OrchestrateCommand, name: str) -> None:
+    verb = default.verb
+    description = (
+        f"{type(default).__doc__} TASKSET is a name ({', '.join(taskset_names())}), file.py or package.module:Class. "
+        "Settings are read from TOML files (@ file.toml) and then from these flags; the later wins. "
+        "--engine KIND is short for --engine.kind KIND."
+    )
+    aliases = {alias: key for alias, key in ALIASES.items() if hasattr(default, key)}
+    flags.print_help(default, f"rollwright {verb} {name} [@ FILE.toml]", aliases, description)

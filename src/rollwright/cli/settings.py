@@ -1,0 +1,160 @@
+"""What a person chooses for `rollwright eval` and `rollwright orchestrate`. Every field is a promise kept elsewhere."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+import msgspec
+
+from rollwright.engines.config import EngineConfig
+from rollwright.harnesses import Limits
+from rollwright.orchestrator.settings import OrchestrateSettings
+from rollwright.runtimes import SubprocessConfig
+from rollwright.tasks import Taskset
+from rollwright.wire import Sampling, UsageError
+
+ALIASES = {
+    "-m": "model",
+    "-n": "tasks",
+    "-r": "rollouts",
+    "-c": "concurrency",
+    "-o": "output",
+    "--engine": "engine.kind",
+}
+
+
+class EvalSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Evaluate a model on a taskset."""
+
+    model: str = ""
+    """The model's name at the engine. Empty: the engine's kind, which is enough for scripted and local."""
+    base_url: str = ""
+    """Address of an OpenAI-compatible or Anthropic endpoint: engine.relay.base_url, and the relay engine with it."""
+    tasks: int | Literal["all"] = 20
+    """How many tasks, from the first one on; all takes every one."""
+    rollouts: int = 1
+    """Rollouts of each task."""
+    concurrency: int = 32
+    """Rollouts in flight at once. Tasks that score their rollouts together take one place per group."""
+    shuffle: bool = False
+    """Choose the tasks in an order drawn with the seed, instead of the taskset's own."""
+    seed: int = 0
+    """Seed of the shuffle and of the scripted engine."""
+    pass_threshold: float = 1.0
+    """A rollout with at least this reward counts as passed in pass@k."""
+    output: str = ""
+    """Directory of the run. Empty: runs/TASKSET--MODEL--TIME."""
+    resume: bool = False
+    """Go on with the run in the output directory, or else with the latest run of this taskset and model."""
+    dry_run: bool = False
+    """Show the resolved settings and the first task; ask no engine, write nothing."""
+    json: bool = False
+    """Print the result as one line of JSON on stdout; everything else goes to stderr."""
+    debug: bool = False
+    """Show the traceback of an error."""
+    taskset: Taskset = Taskset()
+    """Settings of the taskset; see them with: rollwright eval TASKSET --help"""
+    engine: EngineConfig = EngineConfig()
+    """Where tokens come from."""
+    sampling: Sampling = Sampling()
+    """How tokens are drawn; none leaves the choice to the engine."""
+    limits: Limits = Limits()
+    """What one rollout may spend; none is no limit."""
+    runtime: SubprocessConfig = SubprocessConfig()
+    """The box that programs run in."""
+
+    verb: ClassVar[str] = "eval"
+    of_the_call: ClassVar[frozenset[str]] = frozenset({"base_url", "output", "resume", "dry_run", "json", "debug"})
+    """Settings of one call rather than of the run, and what another setting tells too: not in config.toml."""
+    may_change: ClassVar[frozenset[str]] = frozenset(
+        {
+            "concurrency",
+            "engine.relay.api_key_env",
+            "engine.relay.max_connections",
+            "engine.relay.max_concurrency",
+            "engine.relay.max_retries",
+            "engine.relay.requests_per_minute",
+            "engine.relay.tokens_per_minute",
+            "engine.relay.connect_timeout_s",
+            "engine.relay.queue_timeout_s",
+            "engine.local.threads",
+            "engine.local.parallel",
+            "engine.local.start_timeout_s",
+        }
+    )
+    """Settings that change how fast a run goes and not what comes out: a resumed run may have others."""
+
+    def __post_init__(self) -> None:
+        for name, flag in (("tasks", "-n"), ("rollouts", "-r"), ("concurrency", "-c")):
+            check_count(name, flag, getattr(self, name))
+        if self.seed < 0:
+            raise UsageError(f"seed is {self.seed}; set it to 0 or more")
+
+
+class OrchestrateCommand(OrchestrateSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Roll out groups and write one batch of samples per step."""
+
+    output: str = ""
+    """Directory for the batch files and metrics.jsonl. It may exist, but holds no batches of another run."""
+    model: str = ""
+    """The model's name at the engine. Empty: the engine's kind, which is enough for scripted and local."""
+    base_url: str = ""
+    """Address of an endpoint that returns token ids: engine.relay.base_url, and the relay engine with it."""
+    tasks: int | Literal["all"] = "all"
+    """How many tasks to draw from, from the first one on; all takes every one."""
+    dry_run: bool = False
+    """Show the resolved settings and the first task; ask no engine, write nothing."""
+    json: bool = False
+    """Print the result as one line of JSON on stdout; everything else goes to stderr."""
+    debug: bool = False
+    """Show the traceback of an error."""
+    taskset: Taskset = Taskset()
+    """Settings of the taskset; see them with: rollwright orchestrate TASKSET --help"""
+    engine: EngineConfig = EngineConfig()
+    """Where tokens come from."""
+    sampling: Sampling = Sampling()
+    """How tokens are drawn; none leaves the choice to the engine."""
+    limits: Limits = Limits()
+    """What one rollout may spend; none is no limit."""
+    runtime: SubprocessConfig = SubprocessConfig()
+    """The box that programs run in."""
+
+    verb: ClassVar[str] = "orchestrate"
+    of_the_call: ClassVar[frozenset[str]] = frozenset({"base_url", "output", "dry_run", "json", "debug"})
+
+    def __post_init__(self) -> None:
+        check_count("tasks", "-n", self.tasks)
+        super().__post_init__()
+
+
+Settings = EvalSettings | OrchestrateCommand
+
+
+def check_count(name: str, flag: str, value: int | str) -> None:
+    if isinstance(value, int) and value < 1:
+        raise UsageError(f"{name} ({flag}) is {value}; set it to 1 or more")
+
+
+def config_of(settings: Settings, taskset_name: str) -> dict[str, Any]:
+    """The run's settings as tables that a later `@ config.toml` reads back. TOML has no null: the word none stands
+    for it where None is not what a missing key means."""
+    table: dict[str, Any] = msgspec.to_builtins(settings)
+    for key in settings.of_the_call:
+        table.pop(key, None)
+    defaults = msgspec.to_builtins(type(settings)())
+    table = _with_nones(table, defaults)
+    table["taskset"] = {"name": taskset_name, **table["taskset"]}
+    return table
+
+
+def _with_nones(table: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
+    shown: dict[str, Any] = {}
+    for key, value in table.items():
+        if isinstance(value, dict):
+            inner = defaults.get(key)
+            shown[key] = _with_nones(value, inner if isinstance(inner, dict) else {})
+        elif value is None and defaults.get(key) is not None:
+            shown[key] = "none"
+        else:
+            shown[key] = value
+    return shown
