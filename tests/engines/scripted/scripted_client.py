@@ -71,5 +71,5 @@ def says(text):
 async def until(true, within_s=20):
     """Waits for what no event tells, such as the end of a process that is not our child."""
     async with asyncio.timeout(within_s):
-        while not true():  # noqa: ASYNC110
+        while not true():
             await asyncio.sleep(0.001)

@@ -46,6 +46,23 @@ async def test_a_child_serves_and_ends_with_its_block():
     assert await gone(engine.pid)
 
 
+SOLVER = """
+from rollwright.wire import assistant
+def factory(options):
+    return lambda messages: assistant(options["answer"]) if messages[-1].text == "ask" else None
+"""
+
+
+async def test_a_solver_of_the_working_directory_is_found_and_shadows_nothing(tmp_path, monkeypatch):
+    (tmp_path / "my_solver.py").write_text(SOLVER)
+    (tmp_path / "random.py").write_text("raise RuntimeError('not the library')")
+    monkeypatch.chdir(tmp_path)
+    config = ScriptedConfig(solver="my_solver:factory", solver_options={"answer": "42"})
+    async with scripted_process(config) as engine, client_of(engine) as client:
+        assert (await client.ask(ModelCall("m", (user("ask"),)))).message == assistant("42")
+        assert (await client.ask(ModelCall("m", (user("other"),)))).message == assistant("I do not know.")
+
+
 async def test_settings_do_not_travel_on_the_command_line():
     config = ScriptedConfig(policy="echo", models=("a-secret-name",))
     async with scripted_process(config) as engine:

@@ -205,6 +205,7 @@ async def test_a_policy_that_breaks_is_a_500_and_the_server_goes_on():
             assert caught.value.status == status
         assert (await client.ask(call(user("go on")))).message == assistant("fine")
         assert (server.stats.broken, server.stats.refused, server.stats.served) == (2, 1, 1)
+        assert [entry.reply is None for entry in server.log] == [True, True, True, False]
 
 
 @in_dialects

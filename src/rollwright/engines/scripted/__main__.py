@@ -24,6 +24,8 @@ def main() -> int:
         return 0
     start = msgspec.json.decode(line, type=Start)
     _die_with(start.parent_pid)
+    # Policies and solvers of the working directory are found, after everything that is installed.
+    sys.path.append(os.getcwd())
     # A terminal sends Ctrl-C to parent and child alike; the parent decides when its engine ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:

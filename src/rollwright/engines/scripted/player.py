@@ -69,7 +69,11 @@ class Player:
 
     async def answer(self, arrival: Arrival) -> ModelReply:
         """What the policy says, in tokens. EngineError is its refusal, or tells how it broke."""
-        said = await self._ask(arrival)
+        try:
+            said = await self._ask(arrival)
+        except BaseException:
+            self.skip(arrival)
+            raise
         reply, tokens = self._spoken(arrival, said), None
         if self._config.tokens:
             tokens = reply.tokens
@@ -79,7 +83,7 @@ class Player:
         return reply
 
     def skip(self, arrival: Arrival) -> None:
-        """Log a call that a fault kept from being answered."""
+        """Log a call that is not answered: a fault forbids it, the policy broke, or the client left."""
         self._ring.add(CallLog(arrival.number, arrival.dialect, arrival.call, arrival.fault))
 
     @property

@@ -70,8 +70,9 @@ class ScriptedProcess:
 async def scripted_process(config: ScriptedConfig, *, start_timeout_s: float = 20.0) -> AsyncIterator[ScriptedProcess]:
     """A scripted engine in its own process, gone when the block ends. UsageError for settings that make no sense,
     EngineUnavailable if it does not come up."""
+    # -P: a file of the working directory must not stand in for a module of the library (random.py, types.py, ...).
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "rollwright.engines.scripted"),
+        *(sys.executable, "-P", "-m", "rollwright.engines.scripted"),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

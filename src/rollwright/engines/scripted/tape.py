@@ -33,6 +33,7 @@ from .conversations import Piece, draw, extended, in_order, message_pieces, piec
 from .tokens import END, NEWLINE, SPECIAL, cut, decode, encode, sample
 
 SEGMENT_BUDGET_BYTES = 64 * 2**20
+_ENTRY_BYTES = 256
 # Logprobs are multiples of this, so float32, float64 and JSON hold the same number.
 _LOGPROB_STEP = 1.0 / 1024.0
 
@@ -115,10 +116,10 @@ class Tape:
     def _remember(self, key: bytes, ids: list[int]) -> Ids:
         segment = column(ids, "i4")
         replaced = self._segments.pop(key, None)
-        self._bytes += segment.nbytes - (0 if replaced is None else replaced.nbytes)
+        self._bytes += _cost(segment) - (0 if replaced is None else _cost(replaced))
         self._segments[key] = segment
         while self._bytes > self._budget and len(self._segments) > 1:
-            self._bytes -= self._segments.popitem(last=False)[1].nbytes
+            self._bytes -= _cost(self._segments.popitem(last=False)[1])
             self.forgotten += 1
         return segment
 
@@ -137,6 +138,11 @@ def route(ids: Ids, start: int, config: ScriptedConfig) -> Routing:
     base = (mixed[:, None] + layer[None, :]).astype(np.uint32)
     rows: Experts = column((base[:, :, None] + rank[None, None, :]) & experts, config.routed_dtype)
     return Routing(start, rows)
+
+
+def _cost(segment: Ids) -> int:
+    """Bytes of an entry, with what the array object and its place in the cache take."""
+    return segment.nbytes + _ENTRY_BYTES
 
 
 def _logprobs(rng: Random, count: int) -> Logprobs:
