@@ -16,6 +16,7 @@ Fixtures, hypothesis and pytest itself run between callbacks and are never measu
 
 import asyncio
 import contextlib
+import functools
 import gc
 import importlib
 import os
@@ -140,6 +141,7 @@ class LoopGuard:
         own = name in vars(owner)
         original = getattr(owner, name)
 
+        @functools.wraps(original)
         def patched(*args, **kwargs):
             return around(original, *args, **kwargs)
 

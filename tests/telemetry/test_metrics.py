@@ -1,5 +1,6 @@
 """The registry adds up under threads, stays small, and refuses what would confuse its readers."""
 
+import sys
 import threading
 
 import pytest
@@ -40,7 +41,16 @@ def test_the_same_series_is_the_same_object():
     assert metrics.gauge("depth", queue="a") is not metrics.gauge("depth", queue="b")
 
 
-def test_no_increment_is_lost_between_threads():
+@pytest.fixture
+def hasty_threads():
+    """Threads take turns as often as the interpreter can."""
+    before_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before_s)
+
+
+def test_no_increment_is_lost_between_threads(hasty_threads):
     metrics = Metrics()
 
     def work():
