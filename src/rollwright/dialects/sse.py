@@ -20,28 +20,28 @@ class SseReader:
         """Pieces of a line whose end has not come."""
         self._data: list[bytes] = []
         """Data lines of an event whose end has not come."""
-        self._pending_bytes = 0
+        self._held_bytes = 0
+        """An upper bound of the bytes of both."""
         self._at_start = True
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """The payloads of the events that `chunk` completes."""
-        self._pending_bytes += len(chunk)
         head, newline, rest = chunk.rpartition(b"\n")
-        if not newline:
-            self._hold(rest)
-            return []
-        self._line.append(head)
-        lines = b"".join(self._line).split(b"\n")
-        self._line = [rest] if rest else []
-        payloads = self._payloads(lines)
-        self._pending_bytes = len(rest) + sum(map(len, self._data))
+        payloads: list[bytes] = []
+        if newline:
+            self._line.append(head)
+            lines = b"".join(self._line).split(b"\n")
+            self._line.clear()
+            payloads = self._payloads(lines)
+            if not self._data:
+                self._held_bytes = 0
+        if rest:
+            self._line.append(rest)
+        if self._line or self._data:
+            self._held_bytes += len(chunk)
+            if self._held_bytes > MAX_EVENT_BYTES:
+                raise WireError(f"one event of the stream is over {MAX_EVENT_BYTES} bytes")
         return payloads
-
-    def _hold(self, piece: bytes) -> None:
-        if self._pending_bytes > MAX_EVENT_BYTES:
-            raise WireError(f"one event of the stream is over {MAX_EVENT_BYTES} bytes")
-        if piece:
-            self._line.append(piece)
 
     def _payloads(self, lines: list[bytes]) -> list[bytes]:
         if self._at_start:
