@@ -74,7 +74,7 @@ def _from_point(name: str, point: EntryPoint) -> type[Taskset]:
 def _imported(module: str, name: str) -> ModuleType:
     try:
         return importlib.import_module(module)
-    except Exception as error:  # The border to the author's code.
+    except (Exception, SystemExit) as error:  # The border to the author's code.
         raise UsageError(f"taskset {name!r} could not be imported: {type(error).__name__}: {error}") from error
 
 
@@ -119,7 +119,7 @@ def _executed(path: Path) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # The border to the author's code.
+    except (Exception, SystemExit) as error:  # The border to the author's code.
         del sys.modules[name]
         raise UsageError(f"taskset file {path} does not run: {type(error).__name__}: {error}") from error
     return module

@@ -32,7 +32,7 @@ def load_tasks(taskset: Taskset) -> list[Task]:
         tasks = list(taskset.tasks())
     except RollwrightError:
         raise
-    except Exception as error:  # The border to the author's code.
+    except (Exception, SystemExit) as error:  # The border to the author's code.
         raise UsageError(f"taskset {label!r} could not be read: {type(error).__name__}: {error}") from error
     _check_tasks(label, tasks)
     return tasks

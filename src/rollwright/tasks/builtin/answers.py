@@ -58,7 +58,8 @@ class MathTask(Task, frozen=True):
             return 0.0, True
         verdict = result.text.strip()
         if not result.ok or verdict not in ("0.0", "1.0"):
-            why = result.stderr.decode("utf-8", "replace").strip()[-300:] or verdict[:300]
+            said = result.stderr.decode("utf-8", "replace").strip() or verdict or "it said nothing"
+            why = said.splitlines()[-1][:300]
             raise TaskBroken(f"the verifier of task {self.id!r} ended with code {result.exit_code}: {why}")
         return float(verdict), False
 
