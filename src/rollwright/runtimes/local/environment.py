@@ -23,7 +23,7 @@ def host_environment(extra: Sequence[str] = (), host: Mapping[str, str] | None =
     source = os.environ if host is None else host
     names = {*ALLOWED, *extra}
     chosen = {name: value for name, value in source.items() if name in names or name.startswith(ALLOWED_PREFIXES)}
-    chosen.setdefault("PATH", os.defpath)
+    chosen["PATH"] = chosen.get("PATH") or os.defpath
     return chosen
 
 

@@ -7,13 +7,13 @@ import json
 import re
 import sys
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from rollwright.wire import RuntimeFault
 
-_BLOCK = re.compile(r"(?m)^# /// (?P<type>[a-zA-Z0-9-]+)$\s(?P<content>(^#(| .*)$\s)+)^# ///$")
+_OPEN, _CLOSE = "# /// script", "# ///"
 _CLAUSE = re.compile(r"\s*(>=|<=|==|!=|~=|>|<)\s*(\d+(?:\.\d+)*)(\.\*)?\s*\Z")
 
 
@@ -41,16 +41,31 @@ def needs_of(script: Path) -> Needs:
         text = script.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise RuntimeFault(f"script {script} cannot be read: {error}") from error
-    blocks = [match["content"] for match in _BLOCK.finditer(text.replace("\r\n", "\n")) if match["type"] == "script"]
+    blocks = list(_blocks(text.splitlines()))
     if len(blocks) > 1:
         raise RuntimeFault(f"script {script} has {len(blocks)} script blocks; PEP 723 allows one")
     return _parse(blocks[0], script) if blocks else Needs()
 
 
-def _parse(block: str, script: Path) -> Needs:
-    lines = (line[2:] if line.startswith("# ") else line[1:] for line in block.splitlines())
+def _blocks(lines: list[str]) -> Iterator[list[str]]:
+    """The lines of each script block. A block runs to the last closing line of the comment it stands in."""
+    at = 0
+    while at < len(lines):
+        at += 1
+        if lines[at - 1] != _OPEN:
+            continue
+        end = at
+        while end < len(lines) and (lines[end] == "#" or lines[end].startswith("# ")):
+            end += 1
+        closing = max((index for index in range(at, end) if lines[index] == _CLOSE), default=-1)
+        if closing >= 0:
+            yield lines[at:closing]
+            at = closing + 1
+
+
+def _parse(block: list[str], script: Path) -> Needs:
     try:
-        table = tomllib.loads("\n".join(lines))
+        table = tomllib.loads("\n".join(line[2:] for line in block))
     except tomllib.TOMLDecodeError as error:
         raise RuntimeFault(f"the script block of {script} is not TOML: {error}") from error
     dependencies, python = table.get("dependencies", []), table.get("requires-python", "")
