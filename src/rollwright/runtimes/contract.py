@@ -35,7 +35,7 @@ class ExecResult(msgspec.Struct, frozen=True):
 
     ending: Ending
     exit_code: int
-    """The program's own; 128 + signal where a signal ended it; 124 where time ran out."""
+    """The program's own; 128 + signal where a signal ended it; 124 where time ran out; 127 for a missing program."""
     stdout: bytes
     stderr: bytes
     stdout_dropped: int = 0
@@ -113,14 +113,25 @@ class Runtime(Protocol):
         cwd: str = "",
         timeout_s: float = 60.0,
         output_limit: int | None = None,
-    ) -> ExecResult: ...
+    ) -> ExecResult:
+        """Run a program to its end. At the deadline, or when the caller is cancelled, it is killed with its children.
+
+        Children that outlive a program which ended by itself live on until `reset` or `stop`; the output they still
+        write after it is not waited for. `output_limit` bounds each stream; None is the box's own bound.
+        """
+        ...
 
     async def open_process(
         self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: str = ""
     ) -> Process: ...
 
-    async def read(self, path: str) -> bytes: ...
-    async def write(self, path: str, data: bytes) -> None: ...
+    async def read(self, path: str) -> bytes:
+        """The content of a regular file."""
+        ...
+
+    async def write(self, path: str, data: bytes) -> None:
+        """Make or replace a file, and the directories above it."""
+        ...
 
     async def run_script(
         self,
@@ -132,7 +143,12 @@ class Runtime(Protocol):
         timeout_s: float = 60.0,
         warm: Warm = False,
     ) -> ExecResult:
-        """Run a PEP 723 script with the dependencies it declares."""
+        """Run a PEP 723 script with the dependencies it declares, in the workspace.
+
+        `warm` lets the box reuse what it has loaded. It changes the price of an answer and never the answer (law 1), so
+        a kind that has nothing loaded answers cold. The deadline begins when a CPU slot is taken; `queue_s` tells the
+        wait before it.
+        """
         ...
 
     async def expose(self, port: int) -> str:
@@ -141,5 +157,9 @@ class Runtime(Protocol):
 
     async def alive(self) -> bool: ...
     async def reset(self) -> None:
-        """Give the next user a box as it was right after `start`."""
+        """Give the next user a box as it was right after `start`.
+
+        What runs in it is killed, and its waiters get RuntimeLost. A reset that fails or is cancelled leaves a box that
+        can only be stopped.
+        """
         ...

@@ -34,6 +34,15 @@ _ENVIRON_LIMIT = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
+class Sighting:
+    """A process, with the mark it was started with and where it works."""
+
+    pid: int
+    mark: str
+    cwd: str
+
+
+@dataclass(frozen=True, slots=True)
 class Quarry:
     """Whom to look for. `mark` matches as a prefix, `root` is a directory (empty: do not look at directories)."""
 
@@ -42,17 +51,12 @@ class Quarry:
     since: float
     """`time.monotonic()` of a moment before the first process of this quarry."""
 
-    def owns(self, pid: int) -> bool:
-        return f"{MARK}={self.mark}".encode() in _environ(pid) or self._works_inside(pid)
+    def owns(self, seen: Sighting) -> bool:
+        return seen.mark.startswith(self.mark) or self._holds(seen.cwd)
 
-    def _works_inside(self, pid: int) -> bool:
-        if not self.root:
-            return False
-        try:
-            cwd = os.readlink(f"/proc/{pid}/cwd")
-        except OSError:
-            return False
-        return cwd == self.root or cwd.startswith((self.root + "/", self.root + " (deleted)"))
+    def _holds(self, cwd: str) -> bool:
+        inside = (self.root + "/", self.root + " (deleted)")
+        return bool(self.root) and (cwd == self.root or cwd.startswith(inside))
 
 
 async def sweep(quarry: Quarry, *, within_s: float) -> int:
@@ -60,14 +64,14 @@ async def sweep(quarry: Quarry, *, within_s: float) -> int:
     census = _census()
     deadline = time.monotonic() + within_s
     ended = 0
-    while True:
-        candidates = await census.candidates(quarry.since)
-        found = await in_thread(_strike, quarry, candidates, deadline) if candidates else 0
-        if not found:
-            return ended
-        ended += found
-        if time.monotonic() > deadline:
-            raise RuntimeFault(f"{found} processes of the box are still there after {within_s:g} s of killing")
+    try:
+        while owned := [seen.pid for seen in await census.take(quarry.since) if quarry.owns(seen)]:
+            if time.monotonic() > deadline:
+                raise RuntimeFault(f"{len(owned)} processes are still there after {within_s:g} s of killing: {owned}")
+            ended += await in_thread(_strike, quarry, owned, deadline)
+    except OSError as error:
+        raise RuntimeFault(f"could not see whether processes are left: {error}") from error
+    return ended
 
 
 def grasp_tree(pid: int) -> list[int]:
@@ -87,9 +91,8 @@ def strike_handles(handles: list[int]) -> None:
         os.close(handle)
 
 
-def _strike(quarry: Quarry, candidates: Iterable[int], deadline: float) -> int:
-    """Kill those of `candidates` that are the quarry's, with their descendants, and wait for their end."""
-    owned = [pid for pid in candidates if quarry.owns(pid)]
+def _strike(quarry: Quarry, owned: list[int], deadline: float) -> int:
+    """Kill `owned` with their descendants, and wait for their end."""
     below = set(_descendants(owned)) - set(owned)
     handles = [handle for pid in owned if (handle := _kill(pid, quarry)) is not None]
     handles += [handle for pid in below if (handle := _kill(pid, None)) is not None]
@@ -105,9 +108,9 @@ def _kill(pid: int, quarry: Quarry | None) -> int | None:
     """SIGKILL through a handle that is opened before the check, so that a reused pid is never hit."""
     try:
         handle = os.pidfd_open(pid)
-    except OSError:
+    except ProcessLookupError:
         return None
-    if quarry is not None and not quarry.owns(pid):
+    if quarry is not None and not quarry.owns(_sight(pid)):
         os.close(handle)
         return None
     with suppress(ProcessLookupError, PermissionError):
@@ -142,17 +145,19 @@ def _children(pid: int) -> list[int]:
     return found
 
 
-def _environ(pid: int) -> bytes:
+def _sight(pid: int) -> Sighting:
+    """What /proc tells of `pid`; nothing where it ended or belongs to somebody else."""
     try:
         fd = os.open(f"/proc/{pid}/environ", os.O_RDONLY)
-    except OSError:
-        return b""
-    try:
-        return b"\0" + _read_all(fd)
-    except OSError:
-        return b""
-    finally:
-        os.close(fd)
+        try:
+            environ = b"\0" + _read_all(fd)
+        finally:
+            os.close(fd)
+        cwd = os.readlink(f"/proc/{pid}/cwd")
+    except (ProcessLookupError, FileNotFoundError, PermissionError):
+        return Sighting(pid, "", "")
+    _, _, tail = environ.partition(f"\0{MARK}=".encode())
+    return Sighting(pid, tail.partition(b"\0")[0].decode("ascii", "replace"), cwd)
 
 
 def _read_all(fd: int) -> bytes:
@@ -166,25 +171,28 @@ class _Census:
     """Who is there, asked once for all who ask at the same time."""
 
     def __init__(self) -> None:
-        self._running: asyncio.Task[list[tuple[int, float]]] | None = None
-        self._next: asyncio.Task[list[tuple[int, float]]] | None = None
+        self._running: asyncio.Task[list[Sighting]] | None = None
+        self._next: asyncio.Task[list[Sighting]] | None = None
+        self._since = 0.0
 
-    async def candidates(self, since: float) -> list[int]:
-        """Pids that may have begun after `since`, as seen by a look that begins after this call."""
+    async def take(self, since: float) -> list[Sighting]:
+        """At least all processes that began after `since`, as seen by a look that begins after this call."""
         if self._next is None:
+            self._since = since
             self._next = asyncio.create_task(self._look(), name="census")
-        sightings = await asyncio.shield(self._next)
-        return [pid for pid, first_seen in sightings if first_seen >= since]
+        self._since = min(self._since, since)
+        return await asyncio.shield(self._next)
 
-    async def _look(self) -> list[tuple[int, float]]:
+    async def _look(self) -> list[Sighting]:
         if self._running is not None:
             await asyncio.wait({self._running})
         self._running, self._next = self._next, None
-        return await in_thread(_look)
+        return await in_thread(_look, self._since)
 
 
 _censuses: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Census] = weakref.WeakKeyDictionary()
 _seen: dict[int, tuple[int, float]] = {}
+"""Of every process there is: the inode of its /proc entry, and when it was first seen."""
 _seen_lock = threading.Lock()
 
 
@@ -192,8 +200,8 @@ def _census() -> _Census:
     return _censuses.setdefault(asyncio.get_running_loop(), _Census())
 
 
-def _look() -> list[tuple[int, float]]:
-    """Every process but this one, with the moment at which it was first seen."""
+def _look(since: float) -> list[Sighting]:
+    """Every process but this one that was not there before `since`."""
     now, this = time.monotonic(), os.getpid()
     with _seen_lock:
         before = dict(_seen)
@@ -201,7 +209,8 @@ def _look() -> list[tuple[int, float]]:
         for pid, inode in _entries():
             known = before.get(pid)
             _seen[pid] = known if known is not None and known[0] == inode else (inode, now)
-        return [(pid, first_seen) for pid, (_, first_seen) in _seen.items() if pid != this]
+        newer = [pid for pid, (_, first_seen) in _seen.items() if first_seen >= since and pid != this]
+    return [_sight(pid) for pid in newer]
 
 
 def _entries() -> Iterator[tuple[int, int]]:

@@ -66,7 +66,7 @@ class Command:
             await asyncio.wait({self.child.exited}, timeout=timeout_s)
             timed_out = not self.child.exited.done()
             if timed_out:
-                await self.end()
+                await shielded(self.end(), within_s=KILL_S + 2)
             await self._hear_out()
         except asyncio.CancelledError:
             with suppress(RuntimeFault):  # Kept in `survived`; the cancellation must go on.
