@@ -10,15 +10,14 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from rollwright.engines.config import EngineConfig
-from rollwright.rollouts import Environment
 from rollwright.tasks import Task, Taskset, load_tasks
 from rollwright.traces.toml import write_toml
 from rollwright.wire import Message
 
 from .resolve import Resolved
-from .settings import EvalSettings, OrchestrateCommand, config_of
+from .settings import RolloutSettings, config_of
 
-S = TypeVar("S", EvalSettings, OrchestrateCommand)
+S = TypeVar("S", bound=RolloutSettings)
 
 
 class Job(msgspec.Struct, Generic[S], frozen=True):
@@ -34,9 +33,6 @@ class Job(msgspec.Struct, Generic[S], frozen=True):
     engine: EngineConfig
     config: dict[str, Any]
     """What config.toml holds."""
-
-    def environment(self) -> Environment:
-        return Environment(self.taskset, runtime=self.settings.runtime, limits=self.settings.limits)
 
 
 def prepare(resolved: Resolved[S], place: Path, *, shuffle: bool = False, tokens: bool = False) -> Job[S]:

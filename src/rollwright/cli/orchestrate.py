@@ -12,14 +12,15 @@ import msgspec
 from rollwright import telemetry
 from rollwright.engines.factory import open_engine
 from rollwright.orchestrator import Report, StepReport, orchestrate
+from rollwright.rollouts import Environment
 from rollwright.telemetry import LoopLagMonitor, MemoryTrimmer
 from rollwright.wire import UsageError
 
+from .batching import OrchestrateCommand
 from .interrupts import Interrupts
 from .jobs import Job, dry_run, prepare
 from .places import check_writable
 from .resolve import resolve
-from .settings import OrchestrateCommand
 from .talk import Talk, result
 
 
@@ -58,10 +59,13 @@ async def _orchestrated(job: Job[OrchestrateCommand], talk: Talk) -> Report:
         await stack.enter_async_context(LoopLagMonitor())
         engine = await stack.enter_async_context(open_engine(job.engine, settings.model))
         await engine.probe()
+        environment = Environment(job.taskset, runtime=settings.runtime, limits=settings.limits)
         serving = await stack.enter_async_context(
-            job.environment().serving(engine, settings.model, sampling=settings.sampling, return_tokens=True)
+            environment.serving(engine, settings.model, sampling=settings.sampling, return_tokens=True)
         )
-        return await orchestrate(settings, serving, job.tasks, on_step=lambda step: talk.say(step_line(step)))
+        return await orchestrate(
+            settings.orchestration(), serving, job.tasks, on_step=lambda step: talk.say(step_line(step))
+        )
 
 
 def step_line(step: StepReport) -> str:
@@ -78,7 +82,7 @@ def _tell(job: Job[OrchestrateCommand], report: Report, talk: Talk) -> None:
     lost = [*report.dropped.items(), *report.failed.items()]
     reasons = f" ({', '.join(f'{count} {reason}' for reason, count in lost)})" if lost else ""
     words = (
-        f"{report.steps} batches in {report.output}: {report.samples} samples, {report.tokens:,} tokens, "
+        f"{report.steps} batch{'es' if report.steps > 1 else ''} in {report.output}: {report.samples} samples, {report.tokens:,} tokens, "
         f"{report.trained} of {report.dispatched} rollouts trained{reasons}"
     )
     if not job.settings.json:

@@ -13,9 +13,9 @@ from rollwright.wire import UsageError
 
 from . import files, flags
 from .fields import Setting, said, settings_of
-from .settings import ALIASES, EvalSettings, OrchestrateCommand
+from .settings import ALIASES, RolloutSettings
 
-S = TypeVar("S", EvalSettings, OrchestrateCommand)
+S = TypeVar("S", bound=RolloutSettings)
 
 SOLVER = "rollwright.tasks.oracle:solver"
 
@@ -143,7 +143,7 @@ def _helpful(typed: type[S]) -> S:
     return typed(taskset=field.type(**blank))
 
 
-def _help(default: EvalSettings | OrchestrateCommand, name: str) -> None:
+def _help(default: RolloutSettings, name: str) -> None:
     verb = default.verb
     description = (
         f"{type(default).__doc__} TASKSET is a name ({', '.join(taskset_names())}), file.py or package.module:Class. "

@@ -1,4 +1,4 @@
-"""What a person chooses for `rollwright eval` and `rollwright orchestrate`. Every field is a promise kept elsewhere."""
+"""What a person chooses for the verbs that roll out. Every field is a promise kept elsewhere."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import msgspec
 
 from rollwright.engines.config import EngineConfig
 from rollwright.harnesses import Limits
-from rollwright.orchestrator.settings import OrchestrateSettings
 from rollwright.runtimes import SubprocessConfig
 from rollwright.tasks import Taskset
 from rollwright.wire import Sampling, UsageError
@@ -23,8 +22,8 @@ ALIASES = {
 }
 
 
-class EvalSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Evaluate a model on a taskset."""
+class RolloutSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is rolled out, against which model, in which box."""
 
     model: str = ""
     """The model's name at the engine. Empty: the engine's kind, which is enough for scripted and local."""
@@ -32,20 +31,10 @@ class EvalSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Address of an OpenAI-compatible or Anthropic endpoint: engine.relay.base_url, and the relay engine with it."""
     tasks: int | Literal["all"] = 20
     """How many tasks, from the first one on; all takes every one."""
-    rollouts: int = 1
-    """Rollouts of each task."""
-    concurrency: int = 32
-    """Rollouts in flight at once. Tasks that score their rollouts together take one place per group."""
-    shuffle: bool = False
-    """Choose the tasks in an order drawn with the seed, instead of the taskset's own."""
     seed: int = 0
-    """Seed of the shuffle and of the scripted engine."""
-    pass_threshold: float = 1.0
-    """A rollout with at least this reward counts as passed in pass@k."""
+    """Seed of the order of the tasks, where one is drawn, and of the scripted engine."""
     output: str = ""
-    """Directory of the run. Empty: runs/TASKSET--MODEL--TIME."""
-    resume: bool = False
-    """Go on with the run in the output directory, or else with the latest run of this taskset and model."""
+    """Directory for the results."""
     dry_run: bool = False
     """Show the resolved settings and the first task; ask no engine, write nothing."""
     json: bool = False
@@ -53,7 +42,7 @@ class EvalSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     debug: bool = False
     """Show the traceback of an error."""
     taskset: Taskset = Taskset()
-    """Settings of the taskset; see them with: rollwright eval TASKSET --help"""
+    """Settings of the taskset; name one before --help to see them."""
     engine: EngineConfig = EngineConfig()
     """Where tokens come from."""
     sampling: Sampling = Sampling()
@@ -63,9 +52,33 @@ class EvalSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     runtime: SubprocessConfig = SubprocessConfig()
     """The box that programs run in."""
 
-    verb: ClassVar[str] = "eval"
+    verb: ClassVar[str] = ""
     of_the_call: ClassVar[frozenset[str]] = frozenset({"base_url", "output", "resume", "dry_run", "json", "debug"})
     """Settings of one call rather than of the run, and what another setting tells too: not in config.toml."""
+
+    def __post_init__(self) -> None:
+        check_count("tasks", "-n", self.tasks)
+        if self.seed < 0:
+            raise UsageError(f"seed is {self.seed}; set it to 0 or more")
+
+
+class EvalSettings(RolloutSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Evaluate a model on a taskset."""
+
+    rollouts: int = 1
+    """Rollouts of each task."""
+    concurrency: int = 32
+    """Rollouts in flight at once. Tasks that score their rollouts together take one place per group."""
+    shuffle: bool = False
+    """Choose the tasks in an order drawn with the seed, instead of the taskset's own."""
+    pass_threshold: float = 1.0
+    """A rollout with at least this reward counts as passed in pass@k."""
+    output: str = ""
+    """Directory of the run. Empty: runs/TASKSET--MODEL--TIME."""
+    resume: bool = False
+    """Go on with the run in the output directory, or else with the latest run of this taskset and model."""
+
+    verb: ClassVar[str] = "eval"
     may_change: ClassVar[frozenset[str]] = frozenset(
         {
             "concurrency",
@@ -85,49 +98,10 @@ class EvalSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Settings that change how fast a run goes and not what comes out: a resumed run may have others."""
 
     def __post_init__(self) -> None:
-        for name, flag in (("tasks", "-n"), ("rollouts", "-r"), ("concurrency", "-c")):
-            check_count(name, flag, getattr(self, name))
-        if self.seed < 0:
-            raise UsageError(f"seed is {self.seed}; set it to 0 or more")
-
-
-class OrchestrateCommand(OrchestrateSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Roll out groups and write one batch of samples per step."""
-
-    output: str = ""
-    """Directory for the batch files and metrics.jsonl. It may exist, but holds no batches of another run."""
-    model: str = ""
-    """The model's name at the engine. Empty: the engine's kind, which is enough for scripted and local."""
-    base_url: str = ""
-    """Address of an endpoint that returns token ids: engine.relay.base_url, and the relay engine with it."""
-    tasks: int | Literal["all"] = "all"
-    """How many tasks to draw from, from the first one on; all takes every one."""
-    dry_run: bool = False
-    """Show the resolved settings and the first task; ask no engine, write nothing."""
-    json: bool = False
-    """Print the result as one line of JSON on stdout; everything else goes to stderr."""
-    debug: bool = False
-    """Show the traceback of an error."""
-    taskset: Taskset = Taskset()
-    """Settings of the taskset; see them with: rollwright orchestrate TASKSET --help"""
-    engine: EngineConfig = EngineConfig()
-    """Where tokens come from."""
-    sampling: Sampling = Sampling()
-    """How tokens are drawn; none leaves the choice to the engine."""
-    limits: Limits = Limits()
-    """What one rollout may spend; none is no limit."""
-    runtime: SubprocessConfig = SubprocessConfig()
-    """The box that programs run in."""
-
-    verb: ClassVar[str] = "orchestrate"
-    of_the_call: ClassVar[frozenset[str]] = frozenset({"base_url", "output", "dry_run", "json", "debug"})
-
-    def __post_init__(self) -> None:
-        check_count("tasks", "-n", self.tasks)
-        super().__post_init__()
-
-
-Settings = EvalSettings | OrchestrateCommand
+        # Not super(): a struct's class is made anew with __slots__, which its cell does not know.
+        RolloutSettings.__post_init__(self)
+        check_count("rollouts", "-r", self.rollouts)
+        check_count("concurrency", "-c", self.concurrency)
 
 
 def check_count(name: str, flag: str, value: int | str) -> None:
@@ -135,25 +109,25 @@ def check_count(name: str, flag: str, value: int | str) -> None:
         raise UsageError(f"{name} ({flag}) is {value}; set it to 1 or more")
 
 
-def config_of(settings: Settings, taskset_name: str) -> dict[str, Any]:
+def config_of(settings: RolloutSettings, taskset_name: str) -> dict[str, Any]:
     """The run's settings as tables that a later `@ config.toml` reads back. TOML has no null: the word none stands
     for it where None is not what a missing key means."""
     table: dict[str, Any] = msgspec.to_builtins(settings)
     for key in settings.of_the_call:
         table.pop(key, None)
-    defaults = msgspec.to_builtins(type(settings)())
-    table = _with_nones(table, defaults)
+    table = _with_nones(table, settings)
     table["taskset"] = {"name": taskset_name, **table["taskset"]}
     return table
 
 
-def _with_nones(table: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
+def _with_nones(table: dict[str, Any], struct: msgspec.Struct) -> dict[str, Any]:
+    fields = {field.encode_name: field for field in msgspec.structs.fields(struct)}
     shown: dict[str, Any] = {}
     for key, value in table.items():
-        if isinstance(value, dict):
-            inner = defaults.get(key)
-            shown[key] = _with_nones(value, inner if isinstance(inner, dict) else {})
-        elif value is None and defaults.get(key) is not None:
+        inner = getattr(struct, fields[key].name) if key in fields else None
+        if isinstance(inner, msgspec.Struct):
+            shown[key] = _with_nones(value, inner)
+        elif value is None and fields[key].default is not None:
             shown[key] = "none"
         else:
             shown[key] = value

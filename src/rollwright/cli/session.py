@@ -1,0 +1,164 @@
+"""One evaluation from opening the engine to the last word: what is missing is run, shown, recorded and summed up."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import msgspec
+
+from rollwright.engines.factory import open_engine
+from rollwright.rollouts import Environment, Evaluation, Recorder
+from rollwright.telemetry import LoopLagMonitor, MemoryTrimmer, Metrics, MetricsPump, publish_health
+from rollwright.telemetry.sinks import JsonlSink
+from rollwright.traces import RunDirectory, read_traces
+from rollwright.wire import Trace, UsageError
+
+from .books import Books
+from .interrupts import Interrupts
+from .jobs import Job
+from .report import Result, told
+from .settings import EvalSettings
+from .table import Glance, glance, shown
+from .talk import Talk, result
+
+
+class EvalSession:
+    """One call of the command: it opens everything, runs what is missing, and closes everything."""
+
+    def __init__(self, job: Job[EvalSettings], talk: Talk) -> None:
+        self._job = job
+        self._talk = talk
+        self._title = f"{job.taskset_name} with {job.settings.model}"
+        self._monitor = LoopLagMonitor()
+        self._trimmer = MemoryTrimmer()
+        settings = job.settings
+        self._books = Books(len(job.tasks) * settings.rollouts, pass_threshold=settings.pass_threshold)
+
+    async def run(self) -> int:
+        with Interrupts(self._talk.say) as interrupts:
+            try:
+                return await self._run(interrupts)
+            except asyncio.CancelledError:
+                if not interrupts.presses:
+                    raise
+                self._talk.say("Interrupted before the first rollout began.")
+                return 1
+
+    async def _run(self, interrupts: Interrupts) -> int:
+        job = self._job
+        settings = job.settings
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self._trimmer)
+            engine = await stack.enter_async_context(open_engine(job.engine, settings.model))
+            await engine.probe()
+            # Watched from here on: opening an engine imports its client, and no rollout waits for that.
+            await stack.enter_async_context(self._monitor)
+            run = stack.enter_context(await asyncio.to_thread(self._opened))
+            environment = Environment(job.taskset, runtime=settings.runtime, limits=settings.limits)
+            serving = await stack.enter_async_context(
+                environment.serving(engine, settings.model, sampling=settings.sampling)
+            )
+            recorder = await stack.enter_async_context(Recorder(run))
+            evaluation = Evaluation(
+                serving,
+                job.tasks,
+                rollouts=settings.rollouts,
+                concurrency=settings.concurrency,
+                recorder=recorder,
+                earlier=lambda task_id: earlier_of(run.path, task_id),
+                done=run.done,
+                tally=self._books,
+            )
+            interrupts.guard(evaluation)
+            return await self._carry_out(evaluation, run, interrupts)
+
+    async def _carry_out(self, evaluation: Evaluation, run: RunDirectory, interrupts: Interrupts) -> int:
+        """Run it, and leave a summary however it ends."""
+        self._announce(run)
+        self._books.start()
+        try:
+            pump = MetricsPump(self._metrics(evaluation), [JsonlSink(run.path / "metrics.jsonl")])
+            async with pump, shown(lambda: self._glance(evaluation), self._talk):
+                await evaluation.run()
+        except OSError as error:
+            self._refused(run, error)
+        try:
+            found = await asyncio.to_thread(self._concluded, run, bool(interrupts.presses))
+        except OSError as error:
+            self._refused(run, error)
+            return 1
+        self._tell(found)
+        return 0 if found.complete else 1
+
+    def _refused(self, run: RunDirectory, error: OSError) -> None:
+        reason = error.strerror or str(error)
+        self._talk.say(f"Error: {run.path} cannot be written: {reason}; mend that, then add --resume -o {run.path}")
+
+    def _opened(self) -> RunDirectory:
+        """The run directory, with what earlier sessions left in it already counted. Blocks on the disk."""
+        job = self._job
+        try:
+            if not job.settings.resume:
+                return RunDirectory.create(job.place, job.config)
+            run = RunDirectory.resume(job.place, job.config, may_change=job.settings.may_change)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise UsageError(f"{job.place} cannot be written: {reason}; name another one with -o") from error
+        # What else may lie there, such as tasks of a set that shrank since, is kept on disk and not counted.
+        wanted = {(task.id, attempt) for task in job.tasks for attempt in range(job.settings.rollouts)}
+        failed = read_traces(run.path, "failures.jsonl", wanted=lambda trace: trace.key in wanted - run.done)
+        self._books.keep(read_traces(run.path, wanted=lambda trace: trace.key in wanted), failed)
+        return run
+
+    def _announce(self, run: RunDirectory) -> None:
+        job, books = self._job, self._books
+        asked = job.settings.tasks
+        short = "; the set has no more" if isinstance(asked, int) and asked > job.available else ""
+        self._talk.say(
+            f"{self._title}: {len(job.tasks)} tasks, {books.planned} rollouts, "
+            f"{job.settings.concurrency} at once{short}. Results go to {run.path}"
+        )
+        if job.settings.resume:
+            self._talk.say(f"Resuming: {books.kept} rollouts are kept, {books.planned - books.kept} are to be done.")
+
+    def _glance(self, evaluation: Evaluation) -> Glance:
+        return glance(self._title, evaluation, self._books, self._monitor)
+
+    def _metrics(self, evaluation: Evaluation) -> Metrics:
+        """The run's numbers, beside the process's own. Read in the pump's thread, so only plain counts."""
+        metrics, books = Metrics(), self._books
+        publish_health(metrics, self._monitor, self._trimmer)
+
+        def collect() -> None:
+            metrics.gauge("rollouts_finished", "Rollouts that finished, earlier sessions included.").set(books.finished)
+            metrics.gauge("rollouts_failed", "Rollouts that failed and were not done again.").set(books.failed)
+            metrics.gauge("rollouts_in_flight", "Rollouts that run now.").set(evaluation.in_flight)
+            metrics.gauge("rollouts_per_second", "Since this session began.").set(books.done_now / books.elapsed_s)
+            metrics.gauge("sampled_tokens", "Sampled in this session.").set(books.tokens_now)
+            metrics.gauge("reward_mean", "So far.").set(books.reward_so_far or 0.0)
+
+        metrics.collect_with(collect)
+        return metrics
+
+    def _concluded(self, run: RunDirectory, interrupted: bool) -> Result:
+        job, books = self._job, self._books
+        summary = books.summary(books.elapsed_s)
+        short = summary.finished + summary.failed < summary.planned
+        found = Result(job.taskset_name, job.settings.model, str(run.path), interrupted and short, books.kept, summary)
+        run.write_summary(found.flat())
+        return found
+
+    def _tell(self, found: Result) -> None:
+        words = told(found, self._books)
+        if self._job.settings.json:
+            self._talk.say(words)
+            result(msgspec.json.encode(found.flat()).decode())
+        else:
+            result(words)
+
+
+def earlier_of(path: Path, task_id: str) -> list[Trace]:
+    """The finished rollouts of one task, for scoring a group that an earlier session began."""
+    return list(read_traces(path, wanted=lambda trace: trace.task_id == task_id))

@@ -1,0 +1,167 @@
+"""Defaults, files and flags become one frozen object; the later wins, and what is wrong is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from rollwright.cli.batching import OrchestrateCommand
+from rollwright.cli.fields import settings_of
+from rollwright.cli.resolve import Resolved, resolve
+from rollwright.cli.settings import EvalSettings, config_of
+from rollwright.engines.scripted.config import Fault
+from rollwright.orchestrator.settings import OrchestrateSettings
+from rollwright.traces.toml import write_toml
+from rollwright.wire import UsageError
+
+
+def resolved(*argv: str) -> Resolved[EvalSettings]:
+    found = resolve(EvalSettings, argv)
+    assert found is not None
+    return found
+
+
+def test_defaults_need_only_a_taskset(place: Path) -> None:
+    found = resolved("sums.py")
+    assert found.taskset_name == "sums.py"
+    assert (found.settings.tasks, found.settings.rollouts, found.settings.concurrency) == (20, 1, 32)
+    assert (found.settings.engine.kind, found.settings.model) == ("scripted", "scripted")
+
+
+def test_short_flags_and_dotted_ones(place: Path) -> None:
+    argv = "sums.py -m big -n all -r 4 -c 8 -o out --taskset.count 7 --limits.max-turns none --sampling.stop a b"
+    settings = resolved(*argv.split(), "--engine.scripted.faults", "rate_limit", "0.25").settings
+    assert (settings.model, settings.tasks, settings.rollouts, settings.concurrency) == ("big", "all", 4, 8)
+    assert settings.taskset.count == 7  # type: ignore[attr-defined]
+    assert settings.limits.max_turns is None
+    assert settings.sampling.stop == ("a", "b")
+    assert settings.engine.scripted.faults == {Fault.RATE_LIMIT: 0.25}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--runtime.persistent", "true"],
+        ["--runtime.persistent", "True"],
+        ["--runtime.persistent=true"],
+        ["--runtime.persistent"],
+        ["--runtime.persistent", "false", "--runtime.persistent", "true"],
+        ["--runtime.persistent", "--json"],
+    ],
+)
+def test_a_switch_is_spelled_out_or_stands_alone(place: Path, words: list[str]) -> None:
+    assert resolved("sums.py", *words).settings.runtime.persistent is True
+    assert resolved(*words, "sums.py").settings.runtime.persistent is True
+
+
+def test_underscores_and_dashes_are_the_same(place: Path) -> None:
+    for flag in ("--runtime.memory_mb", "--runtime.memory-mb"):
+        assert resolved("sums.py", flag, "64").settings.runtime.memory_mb == 64
+
+
+def test_a_value_may_begin_with_a_dash(place: Path) -> None:
+    settings = resolved("sums.py", "--sampling.temperature", "-1", "--model=-odd").settings
+    assert (settings.sampling.temperature, settings.model) == (-1.0, "-odd")
+
+
+def test_files_in_order_then_flags(place: Path) -> None:
+    Path("a.toml").write_text('rollouts = 2\nconcurrency = 5\n[taskset]\nname = "sums.py"\ncount = 9\n')
+    Path("b.toml").write_text("concurrency = 6\n[limits]\nmax_turns = 'none'\n")
+    found = resolved("--rollouts", "3", "@", "a.toml", "@b.toml")
+    settings = found.settings
+    assert (found.taskset_name, settings.rollouts, settings.concurrency) == ("sums.py", 3, 6)
+    assert settings.taskset.count == 9  # type: ignore[attr-defined]
+    assert settings.limits.max_turns is None
+    assert resolved("@b.toml", "@a.toml").settings.concurrency == 5
+
+
+def test_an_address_means_the_relay_engine(place: Path) -> None:
+    settings = resolved("sums.py", "--base-url", "http://x/v1", "-m", "big").settings
+    assert (settings.engine.kind, settings.engine.relay.base_url) == ("relay", "http://x/v1")
+    Path("a.toml").write_text('model = "big"\n[engine.relay]\nbase_url = "http://x/v1"\n')
+    assert resolved("sums.py", "@a.toml").settings.engine == settings.engine
+    assert resolved("sums.py", "@a.toml", "--engine", "scripted").settings.engine.kind == "scripted"
+
+
+def test_the_seed_reaches_the_scripted_engine_unless_it_has_its_own(place: Path) -> None:
+    assert resolved("sums.py", "--seed", "5").settings.engine.scripted.seed == 5
+    assert resolved("sums.py", "--seed", "5", "--engine.scripted.seed", "7").settings.engine.scripted.seed == 7
+
+
+def test_the_oracle_is_told_which_taskset_it_solves(place: Path) -> None:
+    scripted = resolved("sums.py", "--taskset.count", "3").engine_config().scripted
+    assert scripted.solver == "rollwright.tasks.oracle:solver"
+    assert scripted.solver_options["taskset"] == "sums.py"
+    assert scripted.solver_options["options"]["count"] == 3
+    assert (
+        resolved("sums.py", "--engine.scripted.solver", "mine:solver").engine_config().scripted.solver == "mine:solver"
+    )
+
+
+choices = st.fixed_dictionaries(
+    {},
+    optional={
+        "rollouts": st.integers(1, 99),
+        "tasks": st.integers(1, 99) | st.just("all"),
+        "shuffle": st.booleans(),
+        "pass_threshold": st.floats(allow_nan=False, allow_infinity=False),
+        "model": st.text(min_size=1).filter(lambda text: "\x00" not in text),
+        "taskset.names": st.lists(st.text(max_size=5)),
+        "limits.max_turns": st.none() | st.integers(1, 99),
+        "limits.max_total_tokens": st.none() | st.integers(1, 99),
+        "sampling.temperature": st.none() | st.floats(0, 2),
+        "sampling.stop": st.lists(st.text(max_size=5)),
+        "runtime.persistent": st.booleans(),
+        "engine.scripted.faults": st.dictionaries(st.sampled_from(["stall", "cut_stream"]), st.floats(0, 0.5)),
+    },
+)
+
+
+@hypothesis_settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(choices)
+def test_config_toml_gives_the_same_settings_again(place: Path, chosen: dict[str, object]) -> None:
+    """What a run writes down is a settings file that begins the same run."""
+    from rollwright.cli.files import nested
+
+    # TOML has no null; leaving a key out would mean its default.
+    spoken = {key: "none" if value is None else value for key, value in chosen.items()}
+    Path("in.toml").write_text(write_toml(nested(spoken)), encoding="utf-8")
+    first = resolved("sums.py", "@in.toml")
+    config = config_of(first.settings, first.taskset_name)
+    Path("out.toml").write_text(write_toml(config), encoding="utf-8")
+    again = resolved("@out.toml")
+    assert msgspec.to_builtins(again.settings) == msgspec.to_builtins(first.settings)
+    assert config_of(again.settings, again.taskset_name) == config
+
+
+@pytest.mark.parametrize(("verb", "kind"), [("eval", EvalSettings), ("orchestrate", OrchestrateCommand)])
+def test_help_documents_every_setting(place: Path, capsys: pytest.CaptureFixture[str], verb: str, kind: type) -> None:
+    assert resolve(kind, ["sums.py", "--help"]) is None
+    page = capsys.readouterr().out
+    words = page.split()
+    for setting in settings_of(kind).values():
+        if not setting.tag and setting.kind != "file only":
+            assert setting.flag in words, setting.key
+    assert "--taskset.count" in words
+    assert "How many sums." in page
+    assert "-m" in words
+
+
+def test_orchestrate_offers_what_the_orchestrator_has() -> None:
+    ours = {field.name: field.default for field in msgspec.structs.fields(OrchestrateCommand)}
+    for field in msgspec.structs.fields(OrchestrateSettings):
+        assert field.name in ours
+        assert field.required or ours[field.name] == field.default
+
+
+def test_a_taskset_that_needs_a_setting_says_so(place: Path) -> None:
+    code = Path("sums.py").read_text().replace("count: int = 30", "count: int")
+    Path("needy.py").write_text(code)
+    with pytest.raises(UsageError, match=r"needs a setting: --taskset.count with a whole number"):
+        resolved("needy.py")
+    assert resolved("needy.py", "--taskset.count", "4").settings.taskset.count == 4  # type: ignore[attr-defined]
