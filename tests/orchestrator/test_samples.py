@@ -7,7 +7,7 @@ from collections import Counter
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.call_trees import FAILURE, LAYERS, TOP_K, World, chat, true_row, worlds
@@ -202,7 +202,6 @@ class ToyEngine:
         return CallTokens(column(prompt, "i4"), column(ids, "i4"), column(logprobs, "f4"))
 
 
-@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(
