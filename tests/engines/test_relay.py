@@ -394,6 +394,21 @@ async def test_waiting_for_a_slot_has_a_deadline(relay, endpoint) -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
+async def test_time_in_the_queue_is_reported_apart(relay, endpoint) -> None:
+    release = asyncio.Event()
+
+    async def held(request: web.Request) -> web.StreamResponse:
+        await release.wait()
+        return await answer()(request)
+
+    endpoint.script = [held]
+    engine = relay(max_concurrency=1)
+    first, second = asyncio.create_task(engine.complete(CALL)), asyncio.create_task(engine.complete(CALL))
+    await asyncio.wait_for(endpoint.asked.wait(), 10)
+    release.set()
+    assert (await first).queue_s < (await second).queue_s
+
+
 async def test_large_bodies_are_sent(relay, endpoint) -> None:
     await relay().complete(ModelCall("m", (user("x" * 3_000_000),)))
     assert len(endpoint.bodies[0]) > 3_000_000

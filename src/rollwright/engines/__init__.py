@@ -1,3 +1,7 @@
 """Clients of models, a scripted engine, and small local models."""
 
+from .config import EngineConfig as EngineConfig
+from .config import LocalConfig as LocalConfig
+from .config import RelayConfig as RelayConfig
 from .contract import Engine as Engine
+from .factory import open_engine as open_engine

@@ -95,7 +95,7 @@ class Channel:
             with understood(self.endpoint):
                 reply = self.dialect.read_reply(answer)
             visit.usage = reply.usage
-        return reply
+        return msgspec.structs.replace(reply, queue_s=journey.queued_s)
 
     async def attempt_stream(self, call: ModelCall, body: bytes, journey: Journey) -> AsyncGenerator[Event, None]:
         """Deltas while the slot is held, the end after it was given back: a consumer that stops at `End` and never
@@ -131,6 +131,7 @@ class Channel:
 
     @asynccontextmanager
     async def _admitted(self, call: ModelCall, body: bytes, journey: Journey) -> AsyncIterator[Visit]:
+        asked_at = time.monotonic()
         try:
             ticket = await self.limiter.acquire(self._config.queue_timeout_s)
         except TimeoutError as error:
@@ -139,7 +140,9 @@ class Channel:
         visit = Visit(len(body) // _BYTES_PER_TOKEN + (call.sampling.max_tokens or 0))
         try:
             await self._keep_pace(visit)
-            journey.begin(time.monotonic())
+            sent_at = time.monotonic()
+            journey.queued_s += sent_at - asked_at
+            journey.begin(sent_at)
             yield visit
             self.limiter.went_well(ticket)
             self._settle(visit)

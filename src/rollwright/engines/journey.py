@@ -19,6 +19,8 @@ class Journey:
     def __init__(self, endpoint: Endpoint, config: RelayConfig, max_retries: int) -> None:
         self.attempts = 0
         self.spent_s = 0.0
+        self.queued_s = 0.0
+        """Waiting for slots and for the rate, over all attempts."""
         self._began_at: float | None = None
         self._endpoint = endpoint
         self._config = config
