@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rollwright.runtimes import CpuSlots
@@ -14,6 +14,7 @@ from rollwright.wire import RuntimeFault
 @given(
     st.integers(1, 4), st.lists(st.tuples(st.sampled_from(["arrive", "leave", "cancel", "turn"]), st.integers(0, 9)))
 )
+@example(1, [("arrive", 0), ("arrive", 0), ("turn", 0), ("leave", 0), ("turn", 0), ("cancel", 1)])
 def test_slots_are_never_oversold_and_never_lost(count, moves):
     asyncio.run(_play(count, moves))
 

@@ -242,6 +242,35 @@ async def test_a_cancelled_stop_still_stops(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+async def test_a_cancelled_start_leaves_nothing(tmp_path):
+    box = SubprocessRuntime(SubprocessConfig(directory=str(tmp_path)))
+    starting = asyncio.create_task(box.start())
+    await asyncio.sleep(0)
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(RuntimeLost):
+        await box.run(["true"])
+
+
+async def test_a_box_that_is_stopped_while_it_starts_leaves_nothing(tmp_path):
+    box = SubprocessRuntime(SubprocessConfig(directory=str(tmp_path)))
+    starting = asyncio.create_task(box.start())
+    await asyncio.sleep(0)
+    await box.stop()
+    with pytest.raises(RuntimeLost):
+        await starting
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_place_where_no_box_can_be_made_is_a_fault(tmp_path):
+    box = SubprocessRuntime(SubprocessConfig(directory=str(tmp_path / "missing")))
+    with pytest.raises(RuntimeFault, match="could not make the box"):
+        await box.start()
+    await box.stop()
+
+
 async def test_a_box_that_lost_its_directory_is_not_alive(box):
     os.rename(box._box.workspace, box._box.workspace + "-moved")
     assert not await box.alive()

@@ -10,6 +10,7 @@ local/census.py). Code that nobody has read belongs in a stronger kind.
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 import tempfile
 import time
@@ -67,6 +68,7 @@ class SubprocessConfig(RuntimeConfig, frozen=True, kw_only=True, tag_field="kind
 
 class _State(Enum):
     NEW = "not started"
+    STARTING = "starting"
     RUNNING = "running"
     RESETTING = "being reset"
     LOST = "broken"
@@ -102,16 +104,23 @@ class SubprocessRuntime:
     async def start(self) -> None:
         if self._state is not _State.NEW:
             raise RuntimeFault(f"box {self.name} is {self._state.value}; a box starts once")
+        self._state = _State.STARTING
         self._since = time.monotonic()
-        self._box = box = BoxDir.make(self.config.directory or tempfile.gettempdir(), f"rollwright-box-{self._id}")
+        self._box = box = BoxDir(self._place())
         self._base_env = host_environment(self.config.allow_env) | {"HOME": box.home, "TMPDIR": box.tmp}
+        try:
+            await shielded(in_thread(box.make), within_s=_CLOSE_S)
+        except BaseException:
+            await self.stop()
+            raise
+        if self._state is not _State.STARTING:
+            await shielded(in_thread(box.remove), within_s=_CLOSE_S)
+            raise RuntimeLost(f"box {self.name} was stopped while it started")
         self._state = _State.RUNNING
 
     async def stop(self) -> None:
         if self._stopping is None:
             self._state = _State.STOPPED
-            if not self._commands and (self._box is None or self._box.remove_if_empty()):
-                return
             self._stopping = asyncio.create_task(self._close(), name=f"stop {self.name}")
         await shielded(self._stopping, within_s=_CLOSE_S)
 
@@ -207,6 +216,10 @@ class SubprocessRuntime:
             self._active.add(command)
         return command, lambda: self._check_unbroken(command)
 
+    def _place(self) -> str:
+        parent = os.path.realpath(self.config.directory or tempfile.gettempdir())
+        return os.path.join(parent, f"rollwright-box-{self._id}")
+
     def _running(self) -> BoxDir:
         if self._state is not _State.RUNNING or self._box is None:
             raise RuntimeLost(f"box {self.name} is {self._state.value}")
@@ -240,8 +253,7 @@ class SubprocessRuntime:
         finally:
             for command in self._active:
                 command.close()
-            if not self._box.remove_if_empty():
-                await in_thread(self._box.remove)
+            await in_thread(self._box.remove)
 
 
 def _check_argv(argv: Sequence[str]) -> None:

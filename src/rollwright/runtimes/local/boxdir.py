@@ -25,15 +25,12 @@ class BoxDir:
 
     root: str
 
-    @classmethod
-    def make(cls, parent: str, name: str) -> BoxDir:
-        box = cls(os.path.join(os.path.realpath(parent), name))
+    def make(self) -> None:
         try:
-            os.mkdir(box.root, 0o700)
-            box._make_parts()
+            os.mkdir(self.root, 0o700)
+            self._make_parts()
         except OSError as error:
-            raise RuntimeFault(f"could not make a box in {parent!r}: {error}") from error
-        return box
+            raise RuntimeFault(f"could not make the box {self.root!r}: {error.strerror}") from error
 
     @property
     def workspace(self) -> str:
@@ -93,24 +90,26 @@ class BoxDir:
         if left or not self._as_made():
             raise RuntimeFault("the box is not empty after a reset")
 
-    def remove_if_empty(self) -> bool:
-        """Remove a box that holds nothing; a few system calls. False where there is more to do."""
+    def remove(self) -> None:
+        """Remove the box, whatever is in it. Nothing to do where there is none."""
+        try:
+            if not self._remove_empty():
+                clear(self.root)
+                os.rmdir(self.root)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise RuntimeFault(f"could not remove the box: {error}") from error
+
+    def _remove_empty(self) -> bool:
+        """The short way for a box that holds nothing."""
         try:
             for part in PARTS:
                 os.rmdir(os.path.join(self.root, part))
             os.rmdir(self.root)
         except OSError:
-            return not os.path.lexists(self.root)
+            return False
         return True
-
-    def remove(self) -> None:
-        try:
-            clear(self.root)
-            os.rmdir(self.root)
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise RuntimeFault(f"could not remove the box: {error}") from error
 
     def _make_parts(self) -> None:
         for part in PARTS:

@@ -15,7 +15,7 @@ from typing import ParamSpec, TypeVar
 P = ParamSpec("P")
 T = TypeVar("T")
 
-THREADS = 4
+THREADS = 8
 
 
 @functools.cache
