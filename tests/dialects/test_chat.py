@@ -125,6 +125,11 @@ def test_a_client_asks_for_usage_and_for_tokens():
     assert body["return_token_ids"] is body["logprobs"] is True
 
 
+def test_nonsense_in_the_stream_options_is_replaced_not_obeyed():
+    body = json.loads(CHAT.write_request(read(stream=True, stream_options=3), IMAGES))
+    assert body["stream_options"] == {"include_usage": True}
+
+
 @pytest.mark.parametrize(
     ("word", "finish"),
     [

@@ -69,6 +69,20 @@ def test_an_input_that_is_no_object_is_refused():
         read(messages=[{"role": "assistant", "content": [block]}])
 
 
+@pytest.mark.parametrize(
+    ("role", "block"),
+    [
+        ("user", {"type": "tool_use", "id": "1", "name": "f", "input": {}}),
+        ("user", {"type": "thinking", "thinking": "x", "signature": ""}),
+        ("assistant", {"type": "tool_result", "tool_use_id": "1"}),
+        ("system", {"type": "tool_result", "tool_use_id": "1"}),
+    ],
+)
+def test_nobody_says_what_is_not_theirs_to_say(role, block):
+    with pytest.raises(WireError, match=f"{role}.*cannot hold a '{block['type']}'"):
+        read(messages=[{"role": role, "content": [block]}])
+
+
 def test_the_answers_to_parallel_calls_go_into_one_user_message():
     calls = assistant("", ToolCall("1", "f", "{}"), ToolCall("2", "f", "{}"))
     body = written(

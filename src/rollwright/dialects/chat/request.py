@@ -194,14 +194,15 @@ def write_request(call: ModelCall, images: Images) -> bytes:
     body = {name: value for name, value in call.extra.items() if name != "tools"}
     body["model"] = call.model
     body["messages"] = [out for message in call.messages for out in _messages_out(message, images)]
-    tools = [_tool_out(tool) for tool in call.tools] + call.extra.get("tools", [])
+    tools = [*(_tool_out(tool) for tool in call.tools), *call.extra.get("tools", ())]
     if tools:
         body["tools"] = tools
     _write_sampling(body, call.sampling)
     if call.stream:
         body["stream"] = True
         # Without this the answer's last event has no usage, and our books would say zero.
-        body["stream_options"] = {**(body.get("stream_options") or {}), "include_usage": True}
+        options = body.get("stream_options")
+        body["stream_options"] = {**(options if isinstance(options, dict) else {}), "include_usage": True}
     if call.return_tokens:
         body["return_token_ids"] = body["logprobs"] = True
     return dumps(body)

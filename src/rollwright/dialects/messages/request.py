@@ -19,7 +19,18 @@ from rollwright.dialects.images import Images
 from rollwright.dialects.jsontext import dumps, loads, read, unknown_fields
 from rollwright.wire import Message, ModelCall, Part, Sampling, Text, ToolResult, ToolSpec, WireError
 
-from .blocks import Block, TextBlock, read_block, write_content, write_part
+from .blocks import (
+    Block,
+    ImageBlock,
+    RedactedBlock,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+    read_block,
+    write_content,
+    write_part,
+)
 
 DEFAULT_MAX_TOKENS = 8192
 """The API wants a limit; this one is sent where the call has none."""
@@ -54,6 +65,11 @@ class RequestIn(Struct):
     stream: bool | None = None
 
 
+_ALLOWED: dict[str, tuple[type[Block], ...]] = {
+    "user": (TextBlock, ImageBlock, ToolResultBlock),
+    "assistant": (TextBlock, ThinkingBlock, RedactedBlock, ToolUseBlock),
+    "system": (TextBlock,),
+}
 WHAT = "the messages request"
 DECODER = msgspec.json.Decoder(RequestIn)
 KNOWN = frozenset(RequestIn.__struct_fields__)
@@ -110,6 +126,11 @@ def _messages(message: MessageIn, images: Images) -> Iterator[Message]:
 def _parts(message: MessageIn, images: Images) -> tuple[Part, ...]:
     if isinstance(message.content, str):
         return (Text(message.content),)
+    for block in message.content:
+        if not isinstance(block, _ALLOWED[message.role]):
+            raise WireError(
+                f"a message of the role {message.role!r} cannot hold a {type(block).__struct_config__.tag!r}"
+            )
     return tuple(read_block(block, images) for block in message.content)
 
 
@@ -120,7 +141,7 @@ def write_request(call: ModelCall, images: Images) -> bytes:
     if messages and messages[0].role == "system":
         body["system"] = write_content(messages.pop(0).parts, images)
     body["messages"] = _turns(messages, images)
-    tools = [_tool_out(tool) for tool in call.tools] + call.extra.get("tools", [])
+    tools = [*(_tool_out(tool) for tool in call.tools), *call.extra.get("tools", ())]
     if tools:
         body["tools"] = tools
     _write_sampling(body, call.sampling)

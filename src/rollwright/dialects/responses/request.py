@@ -95,7 +95,7 @@ def write_request(call: ModelCall, images: Images) -> bytes:
         body["instructions"] = instructions
         del messages[0]
     body["input"] = [item for message in messages for item in write_items(message, images)]
-    tools = [tool_out(tool) for tool in call.tools] + call.extra.get("tools", [])
+    tools = [*(tool_out(tool) for tool in call.tools), *call.extra.get("tools", ())]
     if tools:
         body["tools"] = tools
     _write_sampling(body, call.sampling)
