@@ -5,3 +5,4 @@ from .config import LocalConfig as LocalConfig
 from .config import RelayConfig as RelayConfig
 from .contract import Engine as Engine
 from .factory import open_engine as open_engine
+from .function import FunctionEngine as FunctionEngine
