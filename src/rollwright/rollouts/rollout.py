@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Coroutine
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeVar
 
 import msgspec
 
 from rollwright.harnesses import Harness, Limits, Session, Surroundings
-from rollwright.runtimes import Runtime
+from rollwright.runtimes import Runtime, shielded
 from rollwright.tasks import Hook, Hooks, Task, call_hook, call_scores, hooks_of
 from rollwright.traces import LiveTrace, Phase
 from rollwright.wire import Failure, HarnessError, RolloutError, RuntimeFault, Score, Stop, TaskBroken, Trace
@@ -84,7 +84,7 @@ class Rollout:
         try:
             yield
         finally:
-            await shielded(self._release(), CLEANUP_S)
+            await shielded(self._release(), within_s=CLEANUP_S)
 
     async def _release(self) -> None:
         assert self._box is not None
@@ -125,16 +125,6 @@ class Rollout:
 
 def weighted(scores: dict[str, Score]) -> float:
     return sum(score.value * score.weight for score in scores.values())
-
-
-async def shielded(work: Coroutine[Any, Any, None], within_s: float) -> None:
-    """`work`, run to its end even while we are being cancelled, but not for longer than it may."""
-    task = asyncio.ensure_future(work)
-    try:
-        await asyncio.wait_for(asyncio.shield(task), within_s)
-    except asyncio.CancelledError:
-        await asyncio.wait([task], timeout=within_s)
-        raise
 
 
 async def _within(timeout_s: float, work: Awaitable[T], kind: type[RolloutError], what: str) -> T:
