@@ -1,0 +1,17 @@
+"""Memory is flat: 5,000 rollouts end within 10% of the RSS after the first 500."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_five_thousand_rollouts_stay_flat():
+    # In a process of its own: this one's memory is that of hundreds of other tests.
+    argv = [sys.executable, "-m", "benchmarks.rollouts", "--rollouts", "5000", "--latency-s", "0.01", "--json"]
+    run = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=300, check=True)
+    figures = json.loads(run.stdout.splitlines()[-1])["figures"]
+    assert figures["reward_mean"] == 1.0
+    assert figures["rss_growth"] <= 1.10
