@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from rollwright.tasks import (
     Task,
     call_group,
-    call_hook,
     call_respond,
     call_scores,
     call_stops,
@@ -269,6 +268,5 @@ async def test_a_hook_keeps_nothing_alive_after_its_call():
     before = sys.getrefcount(kept)
     state = {"value": 1.0, "kept": kept}
     await call_scores(HOOKS.rewards, TASK, {"state": state})
-    await call_hook(HOOKS.respond, TASK, {"state": {"value": None}})
     del state
     assert sys.getrefcount(kept) <= before

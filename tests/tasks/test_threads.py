@@ -53,7 +53,7 @@ async def test_a_hook_that_never_returns_costs_a_thread_and_not_the_pool():
 
     calls = [asyncio.create_task(threads.run(lambda index=index: stuck(index))) for index in range(2)]
     for event in began:
-        await event.wait()
+        await asyncio.wait_for(event.wait(), 10)
     waiting = asyncio.create_task(threads.run(lambda: "served"))
     await asyncio.sleep(0)
     for call in calls:
@@ -74,7 +74,7 @@ async def test_lost_threads_are_limited():
         call = asyncio.create_task(
             threads.run(lambda began=began: (loop.call_soon_threadsafe(began.set), let_go.wait(30)))
         )
-        await began.wait()
+        await asyncio.wait_for(began.wait(), 10)
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call

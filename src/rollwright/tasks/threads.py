@@ -28,6 +28,10 @@ class _Job:
         """Nobody waits for it any more, and its thread no longer counts."""
 
 
+def _nothing() -> None:
+    """What is left of a job once it was run."""
+
+
 class HookThreads:
     """A bounded number of daemon threads. The queue holds at most one job for each rollout that waits for one."""
 
@@ -93,11 +97,14 @@ class HookThreads:
                 self._finish(job)
             if self._leave_or_rest(job):
                 return
-            del job  # An idle thread must not keep a finished rollout alive.
+            del job  # An idle thread does not keep its last answer.
 
     def _finish(self, job: _Job) -> None:
+        # What the work refers to (a whole rollout) is let go before its answer is out, not when the thread comes round.
+        work, job.work = job.work, _nothing
         try:
-            result = job.work()
+            result = work()
+            del work
         except BaseException as error:  # The border of the thread: every error belongs to whoever awaits.
             job.future.set_exception(error)
         else:
