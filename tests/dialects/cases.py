@@ -47,7 +47,9 @@ images = st.builds(IMAGES.put, st.binary(max_size=20), st.sampled_from(["image/p
 _spacings = st.sampled_from(
     [{"indent": 1}, {"separators": (" , ", " : ")}, {"separators": (",", ":")}, {"ensure_ascii": False}]
 )
-arguments = st.builds(lambda value, how: json.dumps(value, **how), json_objects, _spacings) | said.filter(str.strip)
+arguments = st.builds(lambda value, how: json.dumps(value, **how), json_objects, _spacings) | said.map(
+    str.strip
+).filter(bool)
 """As models write them: any spacing, and not always JSON."""
 calls = st.builds(ToolCall, names, names, arguments)
 

@@ -74,7 +74,7 @@ def _nodes(value):
 
 
 @each_dialect
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_a_wrong_type_anywhere_is_a_wire_error_or_harmless(name, data):
     dialect = DIALECTS[name]
@@ -91,7 +91,7 @@ def test_a_wrong_type_anywhere_is_a_wire_error_or_harmless(name, data):
 
 
 @each_dialect
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_a_stream_of_lies_is_a_wire_error_or_harmless(name, data):
     events = stream_of(name, data.draw(model_replies(name))).split(b"\n\n")

@@ -7,15 +7,30 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dialects.cases import IMAGES, NAMES, asking, model_calls, model_replies, plain, read_cut, spoken, stream_of
+from dialects.cases import (
+    IMAGES,
+    NAMES,
+    arguments,
+    asking,
+    model_calls,
+    model_replies,
+    plain,
+    read_cut,
+    spoken,
+    stream_of,
+)
 from rollwright.dialects import DIALECTS, KEEPALIVE
 from rollwright.wire import (
     End,
     Finish,
+    ModelCall,
+    ModelReply,
     ReasoningDelta,
     TextDelta,
+    ToolCall,
     ToolCallDelta,
     WireError,
+    assistant,
     events_of,
     reply_of,
 )
@@ -34,6 +49,17 @@ def test_a_request_is_read_as_it_was_written(name, data):
         # Our client always asks for usage, and a server must know that it was asked.
         call = msgspec.structs.replace(call, extra={**call.extra, "stream_options": {"include_usage": True}})
     assert again == call
+
+
+@each_dialect
+@given(text=arguments)
+def test_the_text_of_arguments_is_kept_byte_for_byte(name, text):
+    said = assistant("", ToolCall("id", "tool", text))
+    body = DIALECTS[name].write_request(ModelCall("m", (said,)), IMAGES)
+    assert DIALECTS[name].read_request(body, IMAGES).messages == (said,)
+    reply = ModelReply(said, Finish.TOOL_CALLS, model="m")
+    assert DIALECTS[name].read_reply(DIALECTS[name].write_reply(reply, asking(reply))).message == said
+    assert reply_of(read_cut(name, stream_of(name, reply), [])).message == said
 
 
 @each_dialect
