@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rollwright.tasks import call_respond, call_scores, hooks_of, load_tasks, make_taskset
 from rollwright.tasks.builtin.answers import ANSWER_CHARS, sayable
 from rollwright.tasks.builtin.math import boxed_in
-from rollwright.tasks.builtin.wordle import OPENING, best_guess, guess_in, marks_of
+from rollwright.tasks.builtin.wordle import FIRST_GUESS, OPENING, best_guess, guess_in, marks_of, search
 from rollwright.tasks.builtin.words import ANSWERS
 from rollwright.tasks.oracle import solver
 from rollwright.wire import UsageError, assistant, system, user
@@ -225,6 +225,10 @@ async def test_closeness_counts_letters_in_place():
 
 def test_the_last_guess_counts():
     assert guess_in("<guess>apple</guess> or rather <guess> GRAPE </guess>") == "grape"
+
+
+def test_the_first_guess_is_the_one_a_search_finds():
+    assert best_guess(()) == FIRST_GUESS == search(())
 
 
 def test_marks_that_fit_no_word_still_give_a_guess():

@@ -22,6 +22,7 @@ SYSTEM = (
     "is not in the word (again)."
 )
 OPENING = "I am thinking of a common five-letter English word. What is your first guess?"
+FIRST_GUESS = "crane"
 
 _GUESS = re.compile(r"<guess>\s*([A-Za-z]+)\s*</guess>")
 _FEEDBACK = re.compile(rf"^([a-z]{{{LETTERS}}}): ([GY-]{{{LETTERS}}})$", re.MULTILINE)
@@ -50,7 +51,7 @@ class WordleTask(Task, frozen=True):
     def _left(self, state: dict[str, Any]) -> int:
         return self.max_guesses - len(state["guesses"])
 
-    @reward
+    @reward(weight=0.8)
     def solved(self, state: dict[str, Any]) -> bool:
         return self.word in state["guesses"]
 
@@ -115,6 +116,11 @@ def marks_of(guess: str, word: str) -> str:
 @lru_cache(maxsize=4096)
 def best_guess(seen: tuple[tuple[str, str], ...]) -> str:
     """The word, among those that fit all marks so far, that leaves the fewest words on average."""
+    # The first guess is known: comparing all words with all words would hold up an engine's loop for half a second.
+    return search(seen) if seen else FIRST_GUESS
+
+
+def search(seen: tuple[tuple[str, str], ...]) -> str:
     fitting = [word for word in ANSWERS if all(marks_of(guess, word) == marks for guess, marks in seen)]
     return min(fitting or ANSWERS[:1], key=lambda guess: _left_after(guess, fitting))
 
