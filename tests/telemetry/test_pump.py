@@ -85,6 +85,22 @@ async def test_it_writes_at_every_interval_away_from_the_loop():
     assert not [thread for thread in threading.enumerate() if thread.name.startswith(("rollwright-m", "rollwright-s"))]
 
 
+async def test_a_cancelled_end_still_ends_the_threads():
+    sink = Remembers()
+    pump = MetricsPump(Metrics(), [sink], interval_s=3600)
+    await pump.__aenter__()
+    ending = asyncio.create_task(pump.__aexit__(None, None, None))
+    await asyncio.sleep(0)
+    ending.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await ending
+    for thread in threading.enumerate():
+        if thread.name.startswith(("rollwright-metrics", "rollwright-sink")):
+            await asyncio.to_thread(thread.join, 20)
+            assert not thread.is_alive()
+    assert sink.words[-1] == "close"
+
+
 @pytest.mark.parametrize("method", ["open", "write", "close"])
 def test_a_failing_sink_is_counted_logged_once_and_harms_nobody(method, caplog):
     metrics, good, bad = Metrics(), Remembers(), Breaks(method)

@@ -145,6 +145,27 @@ def test_a_blocked_loop_is_named_with_its_stack(culprit, factory):
     assert stall.kind in (StallKind.LOOP_BLOCKED, StallKind.CPU_STARVED)
 
 
+async def test_it_closes_its_files_even_when_closing_is_cancelled():
+    def open_files():
+        return set(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else set()
+
+    # The default executor's thread is there before the count.
+    await asyncio.to_thread(int)
+    before = open_files()
+    dog = StallWatchdog()
+    dog.start()
+    closing = asyncio.create_task(dog.aclose())
+    await asyncio.sleep(0)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    async with asyncio.timeout(20):
+        while open_files() != before:
+            await asyncio.sleep(0.01)
+    await dog.aclose()
+    assert "rollwright-watchdog" not in {thread.name for thread in threading.enumerate()}
+
+
 @pytest.mark.blocks_loop
 async def test_the_list_of_stalls_is_bounded_and_the_count_is_not():
     dog = StallWatchdog(0.02, keep=2)

@@ -69,8 +69,9 @@ def _open(path: str) -> int | None:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
-    # Some kernels list the file and answer nothing.
-    if not os.pread(descriptor, 256, 0).strip():
-        os.close(descriptor)
-        return None
-    return descriptor
+    # Some kernels list the file and answer nothing, or refuse to.
+    with contextlib.suppress(OSError):
+        if os.pread(descriptor, 256, 0).strip():
+            return descriptor
+    os.close(descriptor)
+    return None

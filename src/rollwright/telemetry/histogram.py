@@ -41,11 +41,12 @@ def ramp_above(top: float, step: float, bound: float) -> int:
 class LogHistogram:
     """Counts of non-negative numbers. Values at or under the range share one bucket, values over it the last one."""
 
-    __slots__ = ("_first", "_last", "counts", "invalid", "max", "min", "sum")
+    __slots__ = ("_first", "_last", "_low", "counts", "invalid", "max", "min", "sum")
 
     def __init__(self, low: float = 2.0**-20, high: float = 2.0**30) -> None:
         self._first = math.floor(math.log2(low))
         self._last = math.ceil(math.log2(high))
+        self._low = 2.0**self._first
         # Slot 0 is (-inf, low]; slot k is the k-th step above; the last slot also takes what is over the range.
         self.counts = [0] * ((self._last - self._first) * STEPS + 1)
         self.clear()
@@ -63,7 +64,7 @@ class LogHistogram:
         return sum(self.counts)
 
     def _slot(self, value: float) -> int:
-        if value <= 2.0**self._first:
+        if value <= self._low:
             return 0
         return min(math.ceil((math.log2(value) - self._first) * STEPS), len(self.counts) - 1)
 
@@ -77,8 +78,11 @@ class LogHistogram:
             return
         self.counts[self._slot(value)] += count
         self.sum += value * count
-        self.min = min(self.min, value)
-        self.max = max(self.max, value)
+        # Comparing costs a third of calling min and max, and this is the hot path of every observation.
+        if value < self.min:
+            self.min = value
+        if value > self.max:
+            self.max = value
 
     def add_ramp(self, top: float, step: float) -> int:
         """Add top, top - step, ... down to zero; return how many. The work depends on the buckets, not on them."""

@@ -131,6 +131,8 @@ class Metrics:
         self._max_series = max_series
         self._lock = threading.Lock()
         self._families: dict[str, _Family] = {}
+        # What was asked for before, in the words it was asked with: no sorting and no lock the second time.
+        self._known: dict[tuple[str, tuple[tuple[str, str], ...]], Series] = {}
         self._collectors: list[Callable[[], None]] = []
         self._overflowed = self.counter("metrics_overflowed_total", "Series refused, because their name has too many.")
 
@@ -164,12 +166,19 @@ class Metrics:
         return MetricsSnapshot(time=time.time(), points=tuple(points))
 
     def _series(self, make: type[S], name: str, help_text: str, labels: dict[str, str]) -> S:
-        key = tuple(sorted((label, str(value)) for label, value in labels.items()))
+        words = (name, tuple(labels.items()))
+        known = self._known.get(words)
+        if type(known) is make:
+            return known
+        key = tuple(sorted(words[1]))
         with self._lock:
             family = self._family(make.kind, name, help_text, tuple(label for label, _ in key))
             found = family.series.get(key)
             if found is None:
                 found = self._grow(family, key, make)
+            # What overflowed is not remembered, so that this stays as bounded as the series are.
+            if key in family.series:
+                self._known[words] = found
         return cast(S, found)
 
     def _family(self, kind: Kind, name: str, help_text: str, label_names: tuple[str, ...]) -> _Family:

@@ -114,7 +114,7 @@ class MetricsPump:
         self._metrics = metrics
         self._close_within_s = close_within_s
         self._feeds = [_Feed(sink, queue_size) for sink in sinks]
-        self._timer = PeriodicThread("rollwright-metrics", interval_s, lambda late_s: self._pump())
+        self._timer = PeriodicThread("rollwright-metrics", interval_s, lambda late_s: self._pump(), self._end)
         self._collect_failures = 0
         self._running = False
 
@@ -134,6 +134,12 @@ class MetricsPump:
         for feed in self._feeds:
             feed.put(snapshot)
 
+    def _end(self) -> None:
+        """The last snapshot, and the end for every sink."""
+        self._pump()
+        for feed in self._feeds:
+            feed.put(None)
+
     def start(self) -> None:
         self._running = True
         for feed in self._feeds:
@@ -145,10 +151,7 @@ class MetricsPump:
         if not self._running:
             return
         self._running = False
-        if self._timer.close(self._close_within_s):
-            self._pump()
-        for feed in self._feeds:
-            feed.put(None)
+        self._timer.close(self._close_within_s)
         deadline = time.monotonic() + self._close_within_s
         for feed in self._feeds:
             if not feed.join(max(deadline - time.monotonic(), 0.0)):
@@ -170,4 +173,6 @@ class MetricsPump:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trail: TracebackType | None
     ) -> None:
+        # Asked at once, because a cancelled to_thread may never have begun.
+        self._timer.ask_to_stop()
         await asyncio.to_thread(self.stop)

@@ -116,7 +116,7 @@ class StallWatchdog:
         self._late_s = 0.0
         self._stack: tuple[float, str] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._thread = PeriodicThread("rollwright-watchdog", self._beat_s, self._look)
+        self._thread = PeriodicThread("rollwright-watchdog", self._beat_s, self._look, self._finish)
 
     def start(self) -> None:
         self._ident = threading.get_ident()
@@ -128,9 +128,11 @@ class StallWatchdog:
     async def aclose(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        if self._thread.alive and await self._thread.aclose():
-            self._settle(self._read())
-            self._meter.close()
+        await self._thread.aclose()
+
+    def _finish(self) -> None:
+        self._settle(self._read())
+        self._meter.close()
 
     @property
     def stalls(self) -> tuple[Stall, ...]:
