@@ -92,6 +92,7 @@ class SubprocessRuntime:
         self._since = 0.0
         self._box: BoxDir | None = None
         self._base_env: dict[str, str] = {}
+        self._making: asyncio.Task[None] | None = None
         self._stopping: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
@@ -108,13 +109,13 @@ class SubprocessRuntime:
         self._since = time.monotonic()
         self._box = box = BoxDir(self._place())
         self._base_env = host_environment(self.config.allow_env) | {"HOME": box.home, "TMPDIR": box.tmp}
+        self._making = asyncio.create_task(in_thread(box.make), name=f"make {self.name}")
         try:
-            await shielded(in_thread(box.make), within_s=_CLOSE_S)
+            await shielded(self._making, within_s=_CLOSE_S)
         except BaseException:
             await self.stop()
             raise
         if self._state is not _State.STARTING:
-            await shielded(in_thread(box.remove), within_s=_CLOSE_S)
             raise RuntimeLost(f"box {self.name} was stopped while it started")
         self._state = _State.RUNNING
 
@@ -246,9 +247,10 @@ class SubprocessRuntime:
             await sweep(Quarry(f"{self._token}/", self._box.root, self._since), within_s=KILL_S)
 
     async def _close(self) -> None:
-        if self._box is None:
+        if self._box is None or self._making is None:
             return
         try:
+            await asyncio.wait({self._making})  # Bounded by whoever awaits the stop.
             await self._end_all()
         finally:
             for command in self._active:
