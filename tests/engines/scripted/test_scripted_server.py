@@ -187,6 +187,15 @@ async def test_policies_may_wait_and_may_give_whole_replies():
     assert (reply.finish, reply.policy_version, reply.model) == (Finish.REFUSAL, 7, "some-model")
 
 
+@in_dialects
+@both_ways
+async def test_an_answer_that_no_json_can_hold_is_a_clean_error(dialect, stream):
+    async with served(ECHO, lambda call, rng: assistant("\ud800")) as (server, client):
+        with pytest.raises(Answered) as caught:
+            await client.ask(call(user("go"), stream=stream), dialect)
+        assert (caught.value.status, server.stats.broken) == (500, 1)
+
+
 async def test_a_policy_that_breaks_is_a_500_and_the_server_goes_on():
     def policy(call, rng):
         text = call.messages[-1].text
@@ -233,7 +242,14 @@ async def test_bad_requests_are_refused_with_a_sentence(dialect):
 
     url_path = BY_NAME[dialect].path
     config = ScriptedConfig(policy="echo", models=("one", "two"), max_body_mb=0.01)
-    bodies = ((b"{", 400), (b"[]", 400), (b"\xff", 400), (b'{"model": 1}', 400), (b" " * 20000, 413))
+    bodies = (
+        (b"{", 400),
+        (b"[]", 400),
+        (b"\xff", 400),
+        (b'{"model": 1}', 400),
+        (b'{"model": "\\ud800"}', 400),
+        (b" " * 20000, 413),
+    )
     async with served(config) as (server, client):
         for body, status in bodies:
             async with client.session.post(client.base_url + url_path, data=body) as response:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollwright.engines.scripted.config import ScriptedConfig
-from rollwright.engines.scripted.conversations import fingerprints
+from rollwright.engines.scripted.conversations import Memory, fingerprints
 from rollwright.engines.scripted.tape import Tape, route
 from rollwright.engines.scripted.tokens import END, NEWLINE, SPECIAL, VOCABULARY, cut, decode, encode, sample
 from rollwright.wire import (
@@ -30,7 +30,7 @@ from rollwright.wire import (
 )
 
 every_text = st.text(st.characters(exclude_categories=()), max_size=200)
-words = st.text("the 0123 answer is näö€😀\n", max_size=60)
+words = st.text("the 0123 answer is näö€😀\n\ud800", max_size=60)
 
 
 @given(every_text, st.integers())
@@ -180,3 +180,9 @@ def test_logprobs_are_negative_and_survive_json(count):
     assert (tokens.logprobs < 0).all()
     assert msgspec.json.decode(msgspec.json.encode(tokens.logprobs.tolist())) == tokens.logprobs.tolist()
     assert len(tokens.logprobs) == len(tokens.completion_ids) == 2 * count + 1
+
+
+def test_the_memory_of_conversations_is_bounded_and_forgets_the_longest_unasked():
+    memory = Memory(limit=2)
+    assert [memory.answered(key) for key in (b"a", b"b", b"a", b"c")] == [0, 0, 1, 0]
+    assert (len(memory), memory.answers(b"a"), memory.answers(b"b")) == (2, 2, 0)

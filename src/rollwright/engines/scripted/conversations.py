@@ -8,20 +8,19 @@ from the seed, the conversation and how often it was asked before, so neither or
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from hashlib import blake2b
 from random import Random
 
 import msgspec
 
-from rollwright.wire import Image, Message, ModelCall, Part, Reasoning, Text, ToolCall, ToolResult, ToolSpec
+from rollwright.wire import Image, Message, Part, Reasoning, Text, ToolCall, ToolResult, ToolSpec
 
 from .tokens import SPECIAL
 
 Piece = int | str
 """A special id, or text."""
 
-_pack = msgspec.msgpack.Encoder().encode
 _RANK: dict[type, int] = {Reasoning: 0, Text: 1, Image: 1, ToolCall: 2, ToolResult: 3}
 
 MAX_REMEMBERED = 65536
@@ -74,7 +73,7 @@ def tool_text(tools: Iterable[ToolSpec]) -> str:
 
 def fingerprints(messages: Iterable[Message], tools: tuple[ToolSpec, ...] = ()) -> list[bytes]:
     """One hash for each prefix of a conversation: the tools alone first, then with each message more."""
-    prints = [blake2b(_pack(tool_text(tools)) if tools else b"", digest_size=16).digest()]
+    prints = [blake2b(_sized(tool_text(tools)) if tools else b"", digest_size=16).digest()]
     for message in messages:
         prints.append(extended(prints[-1], message))
     return prints
@@ -82,11 +81,15 @@ def fingerprints(messages: Iterable[Message], tools: tuple[ToolSpec, ...] = ()) 
 
 def extended(prefix: bytes, message: Message) -> bytes:
     """The hash of a conversation that goes on with `message`."""
-    return blake2b(prefix + _pack((message.role, message_pieces(message))), digest_size=16).digest()
+    written = [prefix, message.role.encode()]
+    written += [b"#%d" % piece if isinstance(piece, int) else _sized(piece) for piece in message_pieces(message)]
+    return blake2b(b"".join(written), digest_size=16).digest()
 
 
-def fingerprint(call: ModelCall) -> bytes:
-    return fingerprints(call.messages, call.tools)[-1]
+def _sized(text: str) -> bytes:
+    """Text behind its length, so that no two conversations are written alike. A policy may say a lone surrogate."""
+    data = text.encode("utf-8", "surrogatepass")
+    return b"%d:%b" % (len(data), data)
 
 
 def draw(seed: int, what: str, conversation: bytes, asked: int) -> Draw:
@@ -106,9 +109,6 @@ class Memory:
 
     def __len__(self) -> int:
         return len(self._counts)
-
-    def __iter__(self) -> Iterator[bytes]:
-        return iter(self._counts)
 
     def came(self, conversation: bytes) -> int:
         """Count a request; how many came before it."""

@@ -18,7 +18,7 @@ import msgspec
 from aiohttp import web
 
 from rollwright.dialects import DIALECTS, Dialect, write_models
-from rollwright.wire import EngineError, EngineRefused, Image, ModelReply, UsageError, WireError
+from rollwright.wire import EngineError, EngineRefused, Image, ModelCall, ModelReply, UsageError, WireError
 
 from .config import Fault, ScriptedConfig
 from .log import CallLog, Stats, write_log
@@ -30,6 +30,7 @@ _BY_PATH: dict[str, Dialect] = {dialect.path: dialect for dialect in DIALECTS.va
 _CHAT = DIALECTS["chat"]
 # Handlers are cancelled when the server closes; this is how long they may take to notice.
 _CLOSE_S = 0.05
+_JSON = {"Content-Type": "application/json"}
 
 
 class ScriptedServer:
@@ -133,19 +134,23 @@ class ScriptedServer:
             self._player.skip(arrival)
             return _error(dialect, 500, "the engine broke, as the script says")
         try:
-            reply = await self._player.answer(arrival)
+            written = self._written(dialect, arrival.call, await self._player.answer(arrival))
         except EngineRefused as error:
             return self._refuse(dialect, 400, str(error))
-        except EngineError as error:
+        except (EngineError, WireError) as error:
             self._player.stats.broken += 1
             return _error(dialect, 500, str(error))
-        send = self._stream if arrival.call.stream else self._whole
-        return await send(request, dialect, arrival, reply)
+        if arrival.call.stream:
+            return await self._stream(request, arrival, written)
+        return await self._whole(request, arrival, written[0])
 
-    async def _whole(
-        self, request: web.BaseRequest, dialect: Dialect, arrival: Arrival, reply: ModelReply
-    ) -> web.StreamResponse:
-        body = dialect.write_reply(reply, arrival.call)
+    def _written(self, dialect: Dialect, call: ModelCall, reply: ModelReply) -> list[bytes]:
+        """All bytes of an answer before the first is sent, so that what cannot be written is a clean error."""
+        if call.stream:
+            return frames(dialect, call, reply, self.config.chunk_chars)
+        return [dialect.write_reply(reply, call)]
+
+    async def _whole(self, request: web.BaseRequest, arrival: Arrival, body: bytes) -> web.StreamResponse:
         if arrival.fault is Fault.STALL:
             return await self._stall(request, web.Response())
         if pause := arrival.latency_s + self.config.first_token_s:
@@ -153,19 +158,14 @@ class ScriptedServer:
         if arrival.fault is Fault.MALFORMED_JSON:
             return _bytes(body[: len(body) // 2])
         if arrival.fault is Fault.CUT_STREAM:
-            response = web.StreamResponse(
-                headers={"Content-Type": "application/json", "Content-Length": str(len(body))}
-            )
+            response = web.StreamResponse(headers={**_JSON, "Content-Length": str(len(body))})
             await response.prepare(request)
             await response.write(body[: len(body) // 2])
             return _hung_up(request, response)
         self._player.stats.served += 1
         return _bytes(body)
 
-    async def _stream(
-        self, request: web.BaseRequest, dialect: Dialect, arrival: Arrival, reply: ModelReply
-    ) -> web.StreamResponse:
-        whole = frames(dialect, arrival.call, reply, self.config.chunk_chars)
+    async def _stream(self, request: web.BaseRequest, arrival: Arrival, whole: list[bytes]) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
         await response.prepare(request)
         if self.config.first_token_s:
@@ -232,7 +232,7 @@ def _hung_up(request: web.BaseRequest, response: web.StreamResponse) -> web.Stre
 
 def _error(dialect: Dialect, status: int, message: str, headers: dict[str, str] | None = None) -> web.Response:
     body = dialect.write_error(status, message)
-    return web.Response(body=body, status=status, headers={"Content-Type": "application/json", **(headers or {})})
+    return web.Response(body=body, status=status, headers={**_JSON, **(headers or {})})
 
 
 def _json(value: Any) -> web.Response:
@@ -240,4 +240,4 @@ def _json(value: Any) -> web.Response:
 
 
 def _bytes(body: bytes) -> web.Response:
-    return web.Response(body=body, headers={"Content-Type": "application/json"})
+    return web.Response(body=body, headers=_JSON)
