@@ -77,6 +77,17 @@ def test_a_signature_at_the_end_of_a_thought_is_kept():
     assert reply_of(events).message.parts == (Reasoning("ab", "sig"),)
 
 
+def test_two_signed_thoughts_stay_two():
+    events = [
+        ReasoningDelta("a"),
+        ReasoningDelta("", "s1"),
+        ReasoningDelta("b"),
+        ReasoningDelta("", "s2"),
+        End(Finish.STOP),
+    ]
+    assert reply_of(events).message.parts == (Reasoning("a", "s1"), Reasoning("b", "s2"))
+
+
 def test_a_cut_stream_is_not_a_reply():
     builder = ReplyBuilder()
     builder.apply(TextDelta("half"))

@@ -159,14 +159,15 @@ class ReplyBuilder:
 
     def _apply_text(self, event: TextDelta | ReasoningDelta) -> None:
         last = self._parts[-1] if self._parts else None
-        signed = isinstance(event, ReasoningDelta) and event.signature
-        if last is None or type(last) is not type(event):
+        # A signature seals a thought: what is thought afterwards is another one, with its own.
+        sealed = isinstance(last, ReasoningDelta) and last.signature
+        if type(last) is not type(event) or sealed:
             self._parts.append(event)
             self._pieces.append([event.text])
-        else:
-            self._pieces[-1].append(event.text)
-            if signed:
-                self._parts[-1] = event
+            return
+        self._pieces[-1].append(event.text)
+        if isinstance(event, ReasoningDelta) and event.signature:
+            self._parts[-1] = event
 
     def _apply_tool(self, event: ToolCallDelta) -> None:
         slot = self._tool_slot.get(event.index)
