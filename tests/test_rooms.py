@@ -106,3 +106,10 @@ def test_no_pickle_in_the_house():
             if isinstance(node, ast.Import | ast.ImportFrom):
                 names = [alias.name for alias in node.names] + [getattr(node, "module", None) or ""]
                 assert not {name.split(".")[0] for name in names} & {"pickle", "dill", "cloudpickle", "marshal"}, path
+
+
+def test_no_full_garbage_collection_in_the_house():
+    """Law 15: a full collection stalls the loop for seconds once the heap is large."""
+    for path in SOURCE.rglob("*.py"):
+        calls = [ast.unparse(node.func) for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+        assert "gc.collect" not in calls, path
