@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
+from contextlib import aclosing
+from pathlib import Path
+
 import msgspec
 import pytest
 
 from rollwright.dialects import DIALECTS, dialect_named
 from rollwright.engines import EngineConfig, RelayConfig, open_engine
 from rollwright.engines.endpoint import base_url, find_endpoint, find_proxy, is_loopback
-from rollwright.wire import ModelCall, UsageError, user
+from rollwright.engines.scripted import ScriptedConfig
+from rollwright.wire import EngineUnavailable, ModelCall, UsageError, reply_of, user
+
+CHILDREN = Path(f"/proc/self/task/{os.getpid()}/children")
 
 
 @pytest.mark.parametrize(
@@ -100,10 +109,28 @@ async def test_the_factory_opens_a_relay_without_asking_anybody() -> None:
         assert repr(engine) == "<RelayEngine http://127.0.0.1:9/v1 chat: 0 in flight, 0 waiting, limit 512>"
 
 
-async def test_the_factory_opens_the_scripted_engine() -> None:
-    from rollwright.engines.scripted import ScriptedConfig
+@pytest.mark.parametrize("dialect", sorted(DIALECTS))
+async def test_the_scripted_engine_is_spoken_to_in_every_dialect(dialect: str) -> None:
+    config = EngineConfig(scripted=ScriptedConfig(policy="echo"), relay=RelayConfig(dialect=dialect))  # type: ignore[arg-type]
+    call = ModelCall("", (user("say this"),))
+    async with open_engine(config) as engine:
+        await engine.probe()
+        whole = await engine.complete(call)
+        async with aclosing(engine.stream(call)) as events:
+            streamed = reply_of([event async for event in events])
+    assert "say this" in whole.message.text
+    assert (streamed.message, streamed.finish, streamed.usage) == (whole.message, whole.finish, whole.usage)
 
+
+@pytest.mark.skipif(not CHILDREN.exists(), reason="finding the child needs /proc/PID/task/TID/children")
+async def test_a_scripted_engine_that_died_is_told() -> None:
     async with open_engine(EngineConfig(scripted=ScriptedConfig(policy="echo"))) as engine:
         await engine.probe()
-        reply = await engine.complete(ModelCall("", (user("say this"),)))
-    assert "say this" in reply.message.text
+        os.kill(_children()[-1], signal.SIGKILL)
+        with pytest.raises(EngineUnavailable, match="the scripted engine died"):
+            await asyncio.wait_for(engine.complete(ModelCall("", (user("x"),))), 20)
+
+
+def _children() -> list[int]:
+    """Processes that this one started, oldest first."""
+    return [int(pid) for pid in CHILDREN.read_text().split()]
