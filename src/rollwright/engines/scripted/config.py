@@ -20,7 +20,7 @@ class Fault(StrEnum):
     SERVER_ERROR = "server_error"
     """500."""
     CUT_STREAM = "cut_stream"
-    """Half of the answer, then the connection is reset."""
+    """Half of the answer, then the connection is closed."""
     STALL = "stall"
     """Half of a streamed answer, or nothing of a whole one, then silence until the client leaves."""
     MALFORMED_JSON = "malformed_json"
