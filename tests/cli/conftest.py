@@ -13,12 +13,18 @@ SUMS = '''
 """Sums that can be told to fail, to wait, and to say which loop they run on."""
 
 import asyncio
+import fcntl
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
 from rollwright.tasks import Task, Taskset, metric, reward
 from rollwright.wire import Message, assistant
+
+
+def wait_for(path: str) -> None:
+    with open(path) as gate:
+        fcntl.flock(gate, fcntl.LOCK_SH)
 
 
 class Sum(Task):
@@ -28,13 +34,14 @@ class Sum(Task):
     gate: str = ""
     loop_file: str = ""
 
-    def setup(self) -> None:
+    async def setup(self) -> None:
         if self.started:
-            # Opening a FIFO waits for the reader: whoever reads knows that this rollout has begun.
             with open(self.started, "w") as fifo:
                 fifo.write(self.id + "\\n")
-        if self.gate:
-            Path(self.gate).read_bytes()
+        if self.gate == "closed":
+            await asyncio.sleep(3600)
+        elif self.gate:
+            await asyncio.to_thread(wait_for, self.gate)
 
     async def finalize(self) -> None:
         if self.loop_file:
@@ -69,7 +76,7 @@ class Sums(Taskset):
     started: str = ""
     """A FIFO that each rollout writes its id to."""
     gate: str = ""
-    """A FIFO that each rollout waits for."""
+    """A file that each rollout waits for, as long as somebody holds its lock; "closed" waits for ever."""
     loop_file: str = ""
     """Where the kind of the event loop is written."""
 

@@ -1,4 +1,4 @@
-"""A museum of wrong commands. Each gets one sentence that names the next step, exit code 2, and leaves nothing behind."""
+"""A museum of wrong commands: each gets one sentence with the next step, exit code 2, and leaves nothing behind."""
 
 from __future__ import annotations
 

@@ -98,9 +98,8 @@ def test_the_oracle_is_told_which_taskset_it_solves(place: Path) -> None:
     assert scripted.solver == "rollwright.tasks.oracle:solver"
     assert scripted.solver_options["taskset"] == "sums.py"
     assert scripted.solver_options["options"]["count"] == 3
-    assert (
-        resolved("sums.py", "--engine.scripted.solver", "mine:solver").engine_config().scripted.solver == "mine:solver"
-    )
+    own = resolved("sums.py", "--engine.scripted.solver", "mine:solver").engine_config().scripted
+    assert (own.solver, own.solver_options) == ("mine:solver", {})
 
 
 choices = st.fixed_dictionaries(

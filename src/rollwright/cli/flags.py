@@ -126,6 +126,8 @@ def _spelled(setting: Setting, words: Sequence[str]) -> Any:
 
 def apply(default: S, given: Mapping[str, tuple[str, ...]], known: Mapping[str, Setting], prog: str) -> S:
     """`default` with the flags over it, read by tyro."""
+    if not given:
+        return default
     # A tag is checked by now, and tyro does not know it.
     args = [word for key, words in given.items() if not known[key].tag for word in _spoken(known[key], words)]
     heard = io.StringIO()

@@ -81,8 +81,9 @@ def step_line(step: StepReport) -> str:
 def _tell(job: Job[OrchestrateCommand], report: Report, talk: Talk) -> None:
     lost = [*report.dropped.items(), *report.failed.items()]
     reasons = f" ({', '.join(f'{count} {reason}' for reason, count in lost)})" if lost else ""
+    batches = "1 batch" if report.steps == 1 else f"{report.steps} batches"
     words = (
-        f"{report.steps} batch{'es' if report.steps > 1 else ''} in {report.output}: {report.samples} samples, {report.tokens:,} tokens, "
+        f"{batches} in {report.output}: {report.samples} samples, {report.tokens:,} tokens, "
         f"{report.trained} of {report.dispatched} rollouts trained{reasons}"
     )
     if not job.settings.json:
