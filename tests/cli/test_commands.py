@@ -91,3 +91,16 @@ def test_orchestrate_writes_batches_that_a_trainer_reads(place: Path) -> None:
     again = ask(*argv)
     assert again.returncode == 2
     assert "already holds batches" in again.stderr
+
+
+def test_an_engine_without_token_ids_is_refused_before_any_group(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rollwright.cli.resolve import Resolved
+
+    told = Resolved.engine_config
+    monkeypatch.setattr(Resolved, "engine_config", lambda self, tokens=False: told(self, tokens=False))
+    assert run(["orchestrate", "sums.py", "-o", "out"]) == 1
+    said = capsys.readouterr().err
+    assert said == ("Error: model scripted answers without token ids; batches need an engine that returns them\n")
+    assert not Path("out").exists()

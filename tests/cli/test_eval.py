@@ -220,3 +220,50 @@ def test_a_disk_that_refuses_ends_the_run_and_keeps_what_is_there(
     monkeypatch.setattr(RunDirectory, "append", append)
     assert run(["eval", "sums.py", "-o", "out", "-c", "2", "--resume"]) == 0
     assert len(keys(Path("out"))) == 20
+
+
+GROUPS = '''
+import os
+
+from rollwright.tasks import Task, Taskset, group_reward, reward
+
+
+class Pair(Task):
+    @reward(weight=0)
+    def length(self, reply: str) -> int:
+        if self.id == "pair-0" and taken("broken"):
+            raise ValueError("not now")
+        return len(reply)
+
+    @group_reward
+    def size(self, traces: list) -> list[float]:
+        return [float(len(traces)) for _ in traces]
+
+
+def taken(path: str) -> bool:
+    """True for exactly one of those who ask."""
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+class Pairs(Taskset):
+    """Pairs."""
+
+    def tasks(self):
+        return [Pair(id=f"pair-{n}", prompt=f"hello {n}") for n in range(2)]
+'''
+
+
+def test_a_group_that_was_begun_before_is_scored_with_what_it_had(place: Path) -> None:
+    """One attempt failed in the first session; the other one's trace is still part of its group."""
+    Path("pairs.py").write_text(GROUPS)
+    argv = ["eval", "pairs.py", "-r", "2", "-o", "out", "--engine.scripted.policy", "echo"]
+    Path("broken").touch()
+    assert run(argv) == 1
+    assert [task for task, _ in keys(Path("out"))] == ["pair-0", "pair-1", "pair-1"]
+    assert run([*argv, "--resume"]) == 0
+    sizes = sorted((trace.task_id, trace.scores["size"].value) for trace in read_traces(Path("out")))
+    assert sizes == [("pair-0", 1.0), ("pair-0", 2.0), ("pair-1", 2.0), ("pair-1", 2.0)]

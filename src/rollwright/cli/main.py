@@ -74,6 +74,8 @@ def _told(error: Exception, talk: Talk) -> int:
     # Imported here, since `rollwright --help` needs none of it.
     from rollwright.wire import RollwrightError, UsageError
 
+    while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
     if isinstance(error, RollwrightError):
         talk.say(f"Error: {error}")
         return 2 if isinstance(error, UsageError) else 1

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from contextlib import AsyncExitStack
-from pathlib import Path
 
 import msgspec
 
 from rollwright.engines.factory import open_engine
 from rollwright.rollouts import Environment, Evaluation, Recorder
+from rollwright.tasks import hooks_of
 from rollwright.telemetry import LoopLagMonitor, MemoryTrimmer, Metrics, MetricsPump, publish_health
 from rollwright.telemetry.sinks import JsonlSink
 from rollwright.traces import RunDirectory, read_traces
@@ -33,6 +34,8 @@ class EvalSession:
         self._title = f"{job.taskset_name} with {job.settings.model}"
         self._monitor = LoopLagMonitor()
         self._trimmer = MemoryTrimmer()
+        self._earlier: dict[str, list[Trace]] = {}
+        """Finished rollouts of groups that an earlier session left incomplete: the group's rewards see them too."""
         settings = job.settings
         self._books = Books(len(job.tasks) * settings.rollouts, pass_threshold=settings.pass_threshold)
 
@@ -67,7 +70,7 @@ class EvalSession:
                 rollouts=settings.rollouts,
                 concurrency=settings.concurrency,
                 recorder=recorder,
-                earlier=lambda task_id: earlier_of(run.path, task_id),
+                earlier=lambda task_id: self._earlier.get(task_id, ()),
                 done=run.done,
                 tally=self._books,
             )
@@ -106,11 +109,26 @@ class EvalSession:
         except OSError as error:
             reason = error.strerror or str(error)
             raise UsageError(f"{job.place} cannot be written: {reason}; name another one with -o") from error
-        # What else may lie there, such as tasks of a set that shrank since, is kept on disk and not counted.
-        wanted = {(task.id, attempt) for task in job.tasks for attempt in range(job.settings.rollouts)}
-        failed = read_traces(run.path, "failures.jsonl", wanted=lambda trace: trace.key in wanted - run.done)
-        self._books.keep(read_traces(run.path, wanted=lambda trace: trace.key in wanted), failed)
+        self._keep(run)
         return run
+
+    def _keep(self, run: RunDirectory) -> None:
+        """Count what earlier sessions left. What else may lie there, such as tasks of a set that shrank since, stays
+        on disk and is not counted."""
+        job = self._job
+        wanted = {(task.id, attempt) for task in job.tasks for attempt in range(job.settings.rollouts)}
+        missing = wanted - run.done
+        begun = {task_id for task_id, _ in missing}
+        grouped = {task.id for task in job.tasks if task.id in begun and hooks_of(type(task)).group_rewards}
+
+        def finished() -> Iterator[Trace]:
+            for trace in read_traces(run.path, wanted=lambda trace: trace.key in wanted):
+                if trace.task_id in grouped:
+                    self._earlier.setdefault(trace.task_id, []).append(trace)
+                yield trace
+
+        failed = read_traces(run.path, "failures.jsonl", wanted=lambda trace: trace.key in missing)
+        self._books.keep(finished(), failed)
 
     def _announce(self, run: RunDirectory) -> None:
         job, books = self._job, self._books
@@ -157,8 +175,3 @@ class EvalSession:
             result(msgspec.json.encode(found.flat()).decode())
         else:
             result(words)
-
-
-def earlier_of(path: Path, task_id: str) -> list[Trace]:
-    """The finished rollouts of one task, for scoring a group that an earlier session began."""
-    return list(read_traces(path, wanted=lambda trace: trace.task_id == task_id))
