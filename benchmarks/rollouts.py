@@ -18,7 +18,7 @@ from rollwright.engines.relay import RelayEngine
 from rollwright.engines.scripted import ScriptedConfig, scripted_process
 from rollwright.rollouts import Environment, Evaluation, Recorder
 from rollwright.tasks import load_tasks, make_taskset
-from rollwright.telemetry import LoopLagMonitor, peak_rss_bytes, rss_bytes, run
+from rollwright.telemetry import LoopLagMonitor, peak_rss_bytes, rss_bytes, run, started
 from rollwright.traces import RunDirectory
 
 from .report import Target, report
@@ -45,6 +45,7 @@ async def _measure(rollouts: int, concurrency: int, latency_s: float) -> dict[st
 
 
 async def _run(taskset, tasks, per_task, concurrency, engine, path) -> dict[str, float]:  # type: ignore[no-untyped-def]
+    started()
     environment = Environment(taskset)
     with RunDirectory.create(path, {}) as directory:
         async with environment.serving(engine, "scripted") as serving, Recorder(directory) as recorder:

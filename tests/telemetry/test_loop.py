@@ -1,6 +1,7 @@
 """The entry point really runs uvloop, and puts back what it changed."""
 
 import asyncio
+import gc
 import signal
 import subprocess
 import sys
@@ -9,7 +10,7 @@ import textwrap
 import pytest
 
 from rollwright.telemetry import new_event_loop, run
-from rollwright.telemetry.loop import SWITCH_INTERVAL_S
+from rollwright.telemetry.loop import GC_THRESHOLDS, SWITCH_INTERVAL_S
 
 
 async def running():
@@ -62,3 +63,15 @@ def test_ctrl_c_cancels_main_and_lets_it_clean_up():
         assert child.stdout.readline() == "ready\n"
         child.send_signal(signal.SIGINT)
         assert child.communicate(timeout=60)[0] == "cleaned\ninterrupted\n"
+
+
+def test_what_start_up_made_is_out_of_the_collectors_sight():
+    async def main():
+        return gc.get_freeze_count(), gc.get_threshold()
+
+    before = gc.get_threshold()
+    frozen, thresholds = run(main())
+    assert frozen > 1000
+    assert thresholds == GC_THRESHOLDS
+    assert gc.get_threshold() == before
+    assert gc.get_freeze_count() == 0

@@ -7,6 +7,7 @@ from .lag import LagSnapshot as LagSnapshot
 from .lag import LoopLagMonitor as LoopLagMonitor
 from .loop import new_event_loop as new_event_loop
 from .loop import run as run
+from .loop import started as started
 from .memory import MemoryTrimmer as MemoryTrimmer
 from .memory import TrimStats as TrimStats
 from .memory import peak_rss_bytes as peak_rss_bytes

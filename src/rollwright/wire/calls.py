@@ -14,7 +14,7 @@ from .errors import WireError
 from .messages import Message, Part, Reasoning, Text, ToolCall, ToolSpec
 
 
-class Sampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Sampling(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     """How tokens are drawn. `None` leaves the choice to the engine."""
 
     temperature: float | None = None
@@ -29,7 +29,7 @@ class Sampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Strings that end an answer."""
 
 
-class ModelCall(msgspec.Struct, frozen=True):
+class ModelCall(msgspec.Struct, frozen=True, gc=False):
     """A request in no dialect. `extra` holds the request fields that we do not know, to be passed on untouched."""
 
     model: str
@@ -51,7 +51,7 @@ class Finish(StrEnum):
     REFUSAL = "refusal"
 
 
-class Usage(msgspec.Struct, frozen=True):
+class Usage(msgspec.Struct, frozen=True, gc=False):
     prompt_tokens: int = 0
     completion_tokens: int = 0
 
@@ -63,7 +63,7 @@ class Usage(msgspec.Struct, frozen=True):
         return Usage(self.prompt_tokens + other.prompt_tokens, self.completion_tokens + other.completion_tokens)
 
 
-class Routing(msgspec.Struct, frozen=True, eq=False):
+class Routing(msgspec.Struct, frozen=True, gc=False, eq=False):
     """Which experts served which token. `rows[i]` belongs to the token at absolute position `start + i` of the
     conversation. An engine knows no row for the last token it sampled: that row comes with the next turn."""
 
@@ -77,7 +77,7 @@ class Routing(msgspec.Struct, frozen=True, eq=False):
             raise WireError("routed experts must be contiguous and start at a position >= 0")
 
 
-class CallTokens(msgspec.Struct, frozen=True, eq=False):
+class CallTokens(msgspec.Struct, frozen=True, gc=False, eq=False):
     """Exactly what the engine received and sampled in one call."""
 
     prompt_ids: Ids
@@ -94,7 +94,7 @@ class CallTokens(msgspec.Struct, frozen=True, eq=False):
             raise WireError(f"{len(self.completion_ids)} completion ids came with {len(self.logprobs)} logprobs")
 
 
-class ModelReply(msgspec.Struct, frozen=True):
+class ModelReply(msgspec.Struct, frozen=True, gc=False):
     message: Message
     finish: Finish
     usage: Usage = Usage()
@@ -106,16 +106,16 @@ class ModelReply(msgspec.Struct, frozen=True):
     """How long the call waited on our side for a slot before it was sent."""
 
 
-class TextDelta(msgspec.Struct, frozen=True, tag="text"):
+class TextDelta(msgspec.Struct, frozen=True, gc=False, tag="text"):
     text: str
 
 
-class ReasoningDelta(msgspec.Struct, frozen=True, tag="reasoning"):
+class ReasoningDelta(msgspec.Struct, frozen=True, gc=False, tag="reasoning"):
     text: str
     signature: str = ""
 
 
-class ToolCallDelta(msgspec.Struct, frozen=True, tag="tool_call"):
+class ToolCallDelta(msgspec.Struct, frozen=True, gc=False, tag="tool_call"):
     """The first delta of an index carries id and name; all carry the next piece of the arguments' text."""
 
     index: int
@@ -124,7 +124,7 @@ class ToolCallDelta(msgspec.Struct, frozen=True, tag="tool_call"):
     name: str = ""
 
 
-class End(msgspec.Struct, frozen=True, tag="end"):
+class End(msgspec.Struct, frozen=True, gc=False, tag="end"):
     """The terminal event. A stream that lacks it was cut."""
 
     finish: Finish

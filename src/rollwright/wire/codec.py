@@ -27,7 +27,7 @@ MAX_HEADER_BYTES = 256 * 2**20
 MAX_NDIM = 4
 
 
-class ArrayRef(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class ArrayRef(msgspec.Struct, frozen=True, gc=False, array_like=True, forbid_unknown_fields=True):
     """Where an array is: `frame` counts from 0 after the header."""
 
     dtype: str

@@ -96,7 +96,7 @@ class ToolError(RolloutError):
     layer = Layer.TOOL
 
 
-class Failure(msgspec.Struct, frozen=True):
+class Failure(msgspec.Struct, frozen=True, gc=False):
     """An error as a value, for traces and files."""
 
     layer: Layer

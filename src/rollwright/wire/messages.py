@@ -13,31 +13,31 @@ import msgspec
 Role = Literal["system", "user", "assistant", "tool"]
 
 
-class Text(msgspec.Struct, frozen=True, tag="text"):
+class Text(msgspec.Struct, frozen=True, gc=False, tag="text"):
     text: str
 
 
-class Reasoning(msgspec.Struct, frozen=True, tag="reasoning"):
+class Reasoning(msgspec.Struct, frozen=True, gc=False, tag="reasoning"):
     text: str
     signature: str = ""
     """Opaque proof that some providers want back unchanged."""
 
 
-class Image(msgspec.Struct, frozen=True, tag="image"):
+class Image(msgspec.Struct, frozen=True, gc=False, tag="image"):
     """An image by the SHA-256 of its bytes; the bytes live in a content store, once."""
 
     sha256: str
     media_type: str
 
 
-class ToolCall(msgspec.Struct, frozen=True, tag="tool_call"):
+class ToolCall(msgspec.Struct, frozen=True, gc=False, tag="tool_call"):
     id: str
     name: str
     arguments: str
     """The JSON text as the model wrote it, valid or not."""
 
 
-class ToolResult(msgspec.Struct, frozen=True, tag="tool_result"):
+class ToolResult(msgspec.Struct, frozen=True, gc=False, tag="tool_result"):
     call_id: str
     content: tuple[Text | Image, ...]
     is_error: bool = False
@@ -46,7 +46,7 @@ class ToolResult(msgspec.Struct, frozen=True, tag="tool_result"):
 Part = Text | Reasoning | Image | ToolCall | ToolResult
 
 
-class Message(msgspec.Struct, frozen=True):
+class Message(msgspec.Struct, frozen=True, gc=False):
     role: Role
     parts: tuple[Part, ...]
 
@@ -64,7 +64,7 @@ class Message(msgspec.Struct, frozen=True):
         return tuple(part for part in self.parts if isinstance(part, ToolCall))
 
 
-class ToolSpec(msgspec.Struct, frozen=True):
+class ToolSpec(msgspec.Struct, frozen=True, gc=False):
     """A tool as it is shown to a model."""
 
     name: str

@@ -25,7 +25,7 @@ class Stop(StrEnum):
     CANCELLED = "cancelled"
 
 
-class Node(msgspec.Struct, frozen=True):
+class Node(msgspec.Struct, frozen=True, gc=False):
     """One message in the tree. `parent` is the index of the message before it, -1 at a root."""
 
     parent: int
@@ -34,7 +34,7 @@ class Node(msgspec.Struct, frozen=True):
     """The call that sampled this message; -1 if the model did not say it."""
 
 
-class TokenSegment(msgspec.Struct, frozen=True, eq=False):
+class TokenSegment(msgspec.Struct, frozen=True, gc=False, eq=False):
     """The tokens that one call added to a tape. The tape of call c is the tape of `base` followed by this segment;
     with `base` -1 the segment is the whole tape. The engine received the tape up to the first sampled id, and sampled
     the rest."""
@@ -55,7 +55,7 @@ class TokenSegment(msgspec.Struct, frozen=True, eq=False):
             raise WireError(f"columns differ in length: {lengths}")
 
 
-class CallRecord(msgspec.Struct, frozen=True):
+class CallRecord(msgspec.Struct, frozen=True, gc=False):
     """One model call of the rollout, answered or not."""
 
     prompt: int
@@ -73,7 +73,7 @@ class CallRecord(msgspec.Struct, frozen=True):
     failure: Failure | None = None
 
 
-class Timing(msgspec.Struct, frozen=True):
+class Timing(msgspec.Struct, frozen=True, gc=False):
     """Seconds per phase. Phases do not overlap within a rollout."""
 
     started_at: float = 0.0
@@ -87,14 +87,14 @@ class Timing(msgspec.Struct, frozen=True):
     total_s: float = 0.0
 
 
-class Score(msgspec.Struct, frozen=True):
+class Score(msgspec.Struct, frozen=True, gc=False):
     """One named number that a task gave. Metrics have weight 0."""
 
     value: float
     weight: float = 0.0
 
 
-class Trace(msgspec.Struct, frozen=True):
+class Trace(msgspec.Struct, frozen=True, gc=False):
     """All that happened in one rollout."""
 
     task_id: str
