@@ -15,7 +15,7 @@ from rollwright.cli.main import VERBS, run
 from rollwright.cli.probes import State
 from rollwright.orchestrator.transports import BatchReceiver
 
-from .conftest import ask
+from .conftest import ask, command
 
 
 def test_alone_it_shows_help(capsys: pytest.CaptureFixture[str]) -> None:
@@ -104,3 +104,13 @@ def test_an_engine_without_token_ids_is_refused_before_any_group(
     said = capsys.readouterr().err
     assert said == ("Error: model scripted answers without token ids; batches need an engine that returns them\n")
     assert not Path("out").exists()
+
+
+def test_a_reader_that_leaves_is_no_failure() -> None:
+    for argv in (["eval", "--help"], ["--help"], ["doctor"]):
+        process = subprocess.Popen(command(*argv), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        process.stdout.close()
+        process.stdout = None
+        _, said = process.communicate(timeout=60)
+        assert (process.returncode, said) == (0, "")

@@ -34,7 +34,7 @@ class OrchestrateCommand(RolloutSettings, frozen=True, kw_only=True, forbid_unkn
     verb: ClassVar[str] = "orchestrate"
 
     def __post_init__(self) -> None:
-        RolloutSettings.__post_init__(self)
+        super().__post_init__()
         self.orchestration()
 
     def orchestration(self) -> OrchestrateSettings:

@@ -19,6 +19,7 @@ import msgspec
 from rollwright.wire import UsageError
 
 from .fields import Setting, nearest, read, said
+from .talk import reader_left
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -140,8 +141,13 @@ def apply(default: S, given: Mapping[str, tuple[str, ...]], known: Mapping[str, 
 
 def print_help(default: msgspec.Struct, prog: str, aliases: Mapping[str, str], description: str) -> None:
     """The page of all settings, on stdout."""
-    with contextlib.suppress(SystemExit):
+    try:
         _tyro(_with_aliases(type(default), aliases), default, ["--help"], prog, {"description": description})
+    except BrokenPipeError:
+        reader_left()
+    except SystemExit:
+        # That is how tyro ends a help page.
+        pass
 
 
 def _spoken(setting: Setting, words: Sequence[str]) -> Iterator[str]:

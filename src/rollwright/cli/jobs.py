@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from rollwright.engines import Engine
 from rollwright.engines.config import EngineConfig
 from rollwright.tasks import Task, Taskset, load_tasks
 from rollwright.traces.toml import write_toml
@@ -56,6 +57,13 @@ def chosen(tasks: Sequence[Task], count: int | str, *, seed: int | None) -> list
     if seed is not None:
         random.Random(seed).shuffle(order)
     return order if isinstance(count, str) else order[:count]
+
+
+async def prove(engine: Engine, config: EngineConfig) -> None:
+    """Ask the engine once before any work is begun for it. The scripted one is our own child and answers when it is
+    open; a probe would only use up the first line of its script."""
+    if config.kind != "scripted":
+        await engine.probe()
 
 
 def dry_run(job: Job[S], rollouts: int) -> str:

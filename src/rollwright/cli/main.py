@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from rollwright import __version__
 
-from .talk import Talk, TalkHandler
+from .talk import Talk, TalkHandler, result
 
 VERBS = {
     "eval": "evaluate a model on a taskset",
@@ -42,10 +42,10 @@ def run(argv: Sequence[str]) -> int:
 
 def _run_verb(argv: Sequence[str], talk: Talk) -> int:
     if not argv or argv[0] in ("-h", "--help", "help"):
-        print(usage())
+        result(usage())
         return 0
     if argv[0] in ("-V", "--version", "version"):
-        print(f"rollwright {__version__}")
+        result(f"rollwright {__version__}")
         return 0
     verb, *rest = argv
     if verb not in VERBS:

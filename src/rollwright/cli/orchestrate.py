@@ -19,7 +19,7 @@ from rollwright.wire import EngineRefused, ModelCall, Sampling, UsageError, user
 
 from .batching import OrchestrateCommand
 from .interrupts import Interrupts
-from .jobs import Job, dry_run, prepare
+from .jobs import Job, dry_run, prepare, prove
 from .places import check_writable
 from .resolve import resolve
 from .talk import Talk, result
@@ -59,7 +59,7 @@ async def _orchestrated(job: Job[OrchestrateCommand], talk: Talk) -> Report:
         await stack.enter_async_context(MemoryTrimmer())
         await stack.enter_async_context(LoopLagMonitor())
         engine = await stack.enter_async_context(open_engine(job.engine, settings.model))
-        await engine.probe()
+        await prove(engine, job.engine)
         await _prove_tokens(engine, settings.model)
         environment = Environment(job.taskset, runtime=settings.runtime, limits=settings.limits)
         serving = await stack.enter_async_context(

@@ -18,7 +18,7 @@ from rollwright.wire import Trace, UsageError
 
 from .books import Books
 from .interrupts import Interrupts
-from .jobs import Job
+from .jobs import Job, prove
 from .report import Result, told
 from .settings import EvalSettings
 from .table import Glance, glance, shown
@@ -55,7 +55,7 @@ class EvalSession:
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._trimmer)
             engine = await stack.enter_async_context(open_engine(job.engine, settings.model))
-            await engine.probe()
+            await prove(engine, job.engine)
             # Watched from here on: opening an engine imports its client, and no rollout waits for that.
             await stack.enter_async_context(self._monitor)
             run = stack.enter_context(await asyncio.to_thread(self._opened))

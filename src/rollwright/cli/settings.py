@@ -98,8 +98,7 @@ class EvalSettings(RolloutSettings, frozen=True, kw_only=True, forbid_unknown_fi
     """Settings that change how fast a run goes and not what comes out: a resumed run may have others."""
 
     def __post_init__(self) -> None:
-        # Not super(): a struct's class is made anew with __slots__, which its cell does not know.
-        RolloutSettings.__post_init__(self)
+        super().__post_init__()
         check_count("rollouts", "-r", self.rollouts)
         check_count("concurrency", "-c", self.concurrency)
 

@@ -41,5 +41,9 @@ def result(text: str) -> None:
     try:
         print(text, flush=True)
     except BrokenPipeError:
-        # The interpreter flushes stdout once more at exit; let it do so into nothing.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        reader_left()
+
+
+def reader_left() -> None:
+    """Nobody reads stdout any more. The interpreter flushes it once more at exit; let it do so into nothing."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
