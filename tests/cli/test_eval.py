@@ -46,6 +46,15 @@ def test_results_go_to_stdout_and_files(place: Path) -> None:
     assert Path("loop.txt").read_text() == "uvloop.Loop"
 
 
+def test_whole_conversations_are_shown_when_asked_for(place: Path) -> None:
+    done = ask("eval", "sums.py", "-n", "3", "--show", "2", "-c", "1")
+    assert done.returncode == 0, done.stderr
+    shown = done.stdout.split("traces.jsonl\n")[1]
+    assert shown.count("[user]") == shown.count("[assistant]") == 2
+    assert "sum-0, attempt 0: reward 1.000, finished" in shown
+    assert "sum-2" not in shown
+
+
 def test_failures_are_told_by_layer_and_done_again(place: Path) -> None:
     done = ask("eval", "sums.py", "-n", "6", "--taskset.broken", "2", "-o", "out", "--json")
     assert done.returncode == 1

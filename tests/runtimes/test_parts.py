@@ -97,7 +97,7 @@ def test_the_factory_knows_its_kinds():
     ("kind", "options", "told"),
     [
         ("subproces", {}, "did you mean 'subprocess'"),
-        ("zzz", {}, "known: subprocess"),
+        ("zzz", {}, "there is subprocess"),
         ("subprocess", {"memory": 1}, "did you mean 'memory_mb'"),
         ("subprocess", {"memory_mb": "much"}, "is wrong"),
     ],

@@ -59,7 +59,10 @@ def test_a_changed_file_is_read_again(written):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("gsm9k", "taskset 'gsm9k' is not known; did you mean 'gsm8k'?"),
+        (
+            "gsm9k",
+            "taskset 'gsm9k' is not known (it is a name, file.py or package.module:Class); did you mean 'gsm8k'?",
+        ),
         ("reverse_text", "did you mean 'reverse-text'?"),
         ("qqqq", "there is aime24, gsm8k"),
         ("", "taskset '' is not known"),

@@ -23,6 +23,6 @@ def main(argv: Sequence[str], talk: Talk) -> int:
         return 0
     from rollwright import telemetry
 
-    from .session import EvalSession
+    from .evaluating import EvalRun
 
-    return telemetry.run(EvalSession(job, talk).run())
+    return telemetry.run(EvalRun(job, talk).run())

@@ -5,11 +5,9 @@ Files and flags are checked against the same table, so both are refused in the s
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import types
 import typing
-from collections.abc import Iterable
 from enum import Enum
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -71,12 +69,6 @@ def struct_in(kind: Any) -> type[msgspec.Struct] | None:
     if get_origin(kind) is Annotated:
         kind = get_args(kind)[0]
     return kind if inspect.isclass(kind) and issubclass(kind, msgspec.Struct) else None
-
-
-def nearest(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
-    """The known name that was probably meant, or nothing."""
-    close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=cutoff)
-    return close[0] if close else ""
 
 
 def read(value: Any, setting: Setting, *, text: bool) -> Any:

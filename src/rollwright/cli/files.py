@@ -10,8 +10,9 @@ from typing import Any
 import msgspec
 
 from rollwright.wire import UsageError
+from rollwright.wire.hints import nearest
 
-from .fields import Setting, nearest, read, said
+from .fields import Setting, read, said
 
 
 class Layer(msgspec.Struct, frozen=True):

@@ -17,8 +17,9 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 
 from rollwright.wire import UsageError
+from rollwright.wire.hints import nearest
 
-from .fields import Setting, nearest, read, said
+from .fields import Setting, read, said
 from .talk import reader_left
 
 S = TypeVar("S", bound=msgspec.Struct)

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import logging
 import os
@@ -49,9 +48,9 @@ def _run_verb(argv: Sequence[str], talk: Talk) -> int:
         return 0
     verb, *rest = argv
     if verb not in VERBS:
-        close = difflib.get_close_matches(verb, VERBS, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"there is {', '.join(VERBS)}"
-        talk.say(f"Error: rollwright has no verb {verb!r}; {hint}")
+        from rollwright.wire.hints import hint
+
+        talk.say(f"Error: rollwright has no verb {verb!r}; {hint(verb, VERBS)}")
         return 2
     return _guarded(verb, rest, talk)
 

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from rollwright.rollouts import Summary
+from rollwright.wire import Image, Part, Reasoning, Text, ToolCall, ToolResult, Trace
 
 from .books import Books
 from .table import span
@@ -48,6 +49,28 @@ def told(result: Result, books: Books) -> str:
     if not result.complete:
         lines.append(_row("next", f"add --resume -o {result.directory} to the same command to do what is missing"))
     return "\n".join(lines)
+
+
+def conversation(trace: Trace) -> str:
+    """One rollout, word for word."""
+    lines = [f"{trace.task_id}, attempt {trace.attempt}: reward {trace.reward:.3f}, {trace.stop}"]
+    for message in trace.messages:
+        lines += ["", f"[{message.role}]", *map(_part, message.parts)]
+    return "\n".join(lines)
+
+
+def _part(part: Part) -> str:
+    match part:
+        case Text(text):
+            return text
+        case Reasoning(text):
+            return f"(thinking) {text}"
+        case ToolCall(_, name, arguments):
+            return f"(calls) {name} {arguments}"
+        case ToolResult(_, content):
+            return "".join(map(_part, content))
+        case Image(sha256, media_type):
+            return f"(image) {media_type} {sha256[:12]}"
 
 
 def _count(result: Result) -> str:

@@ -53,7 +53,9 @@ class RolloutSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """The box that programs run in."""
 
     verb: ClassVar[str] = ""
-    of_the_call: ClassVar[frozenset[str]] = frozenset({"base_url", "output", "resume", "dry_run", "json", "debug"})
+    of_the_call: ClassVar[frozenset[str]] = frozenset(
+        {"base_url", "output", "resume", "dry_run", "json", "debug", "show"}
+    )
     """Settings of one call rather than of the run, and what another setting tells too: not in config.toml."""
 
     def __post_init__(self) -> None:
@@ -75,6 +77,8 @@ class EvalSettings(RolloutSettings, frozen=True, kw_only=True, forbid_unknown_fi
     """A rollout with at least this reward counts as passed in pass@k."""
     output: str = ""
     """Directory of the run. Empty: runs/TASKSET--MODEL--TIME."""
+    show: int = 0
+    """Whole conversations to print at the end."""
     resume: bool = False
     """Go on with the run in the output directory, or else with the latest run of this taskset and model."""
 

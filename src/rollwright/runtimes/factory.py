@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
 from rollwright.wire import UsageError
+from rollwright.wire.hints import hint
 
 from .contract import Runtime, RuntimeConfig
 from .subprocess import SubprocessConfig, SubprocessRuntime
@@ -31,18 +31,13 @@ def runtime_config(kind: str, settings: Mapping[str, Any] | None = None) -> Runt
     """The config of `kind` with `settings`; UsageError names what is wrong and the nearest known name."""
     config_type = RUNTIME_KINDS.get(kind)
     if config_type is None:
-        raise UsageError(f"runtime {kind!r} is not known; {_hint(kind, list(RUNTIME_KINDS))}")
+        raise UsageError(f"runtime {kind!r} is not known; {hint(kind, RUNTIME_KINDS)}")
     given = dict(settings or {})
     known = list(config_type.__struct_fields__)
     for name in given:
         if name not in known:
-            raise UsageError(f"runtime {kind!r} has no setting {name!r}; {_hint(name, known)}")
+            raise UsageError(f"runtime {kind!r} has no setting {name!r}; {hint(name, known)}")
     try:
         return msgspec.convert({**given, "kind": kind}, config_type)
     except msgspec.ValidationError as error:
         raise UsageError(f"a setting of runtime {kind!r} is wrong: {error}") from error
-
-
-def _hint(word: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(word, known, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"

@@ -19,7 +19,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Self
 
-from rollwright.wire import RuntimeFault, RuntimeLost
+from rollwright.wire import RuntimeFault, RuntimeLost, UsageError
 
 from .contract import ExecResult, Process, Reach, RuntimeConfig, Warm
 from .local import (
@@ -64,6 +64,11 @@ class SubprocessConfig(RuntimeConfig, frozen=True, kw_only=True, tag_field="kind
     """Bytes kept of each output stream of a command; the rest is read, dropped and counted."""
     read_limit: int = 64 << 20
     """Largest file that `read` returns, in bytes."""
+
+    def __post_init__(self) -> None:
+        for name in ("memory_mb", "cpu_s", "file_mb", "open_files", "output_limit", "read_limit"):
+            if getattr(self, name) < 0:
+                raise UsageError(f"runtime.{name} is {getattr(self, name)}; set it to 0 or more")
 
 
 class _State(Enum):

@@ -6,14 +6,13 @@ one.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import importlib
 import importlib.util
 import inspect
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
@@ -22,6 +21,7 @@ from typing import Any
 import msgspec
 
 from rollwright.wire import UsageError
+from rollwright.wire.hints import hint
 
 from .taskset import Taskset
 
@@ -45,8 +45,8 @@ def find_taskset(name: str) -> type[Taskset]:
     points = {point.value: point for point in entry_points(group=GROUP, name=name)}
     if not points:
         raise UsageError(
-            f"taskset {name!r} is not known{_nearest(name, taskset_names())}; a taskset is also named by "
-            f"file.py or package.module:Class"
+            f"taskset {name!r} is not known (it is a name, file.py or package.module:Class); "
+            f"{hint(name, taskset_names())}"
         )
     if len(points) > 1:
         raise UsageError(f"taskset {name!r} is claimed by {' and '.join(sorted(points))}; name one of them instead")
@@ -59,7 +59,7 @@ def make_taskset(name: str, options: Mapping[str, Any]) -> Taskset:
     known = [field.encode_name for field in msgspec.structs.fields(kind)]
     for option in options:
         if option not in known:
-            raise UsageError(f"taskset {name!r} has no setting {option!r}{_nearest(option, known)}")
+            raise UsageError(f"taskset {name!r} has no setting {option!r}; {hint(option, known)}")
     try:
         # Not strict: a value from a command line is text, also where a number is meant.
         return msgspec.convert(dict(options), kind, strict=False)
@@ -82,7 +82,7 @@ def _from_module(module: ModuleType, attribute: str, name: str) -> type[Taskset]
     found = getattr(module, attribute, None)
     if found is None:
         known = [key for key, value in vars(module).items() if _is_taskset(value)]
-        raise UsageError(f"{module.__name__} has no {attribute!r}{_nearest(attribute, known)}")
+        raise UsageError(f"{module.__name__} has no {attribute!r}; {hint(attribute, known)}")
     if not _is_taskset(found):
         raise UsageError(f"{name!r} names {attribute}, which is not a Taskset")
     kind: type[Taskset] = found
@@ -127,11 +127,3 @@ def _executed(path: Path) -> ModuleType:
 
 def _is_taskset(value: Any) -> bool:
     return inspect.isclass(value) and issubclass(value, Taskset) and value is not Taskset
-
-
-def _nearest(name: str, known: Iterable[str]) -> str:
-    names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    if close:
-        return f"; did you mean {close[0]!r}?"
-    return f"; there is {', '.join(names)}" if names else ""

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
+from itertools import islice
+from pathlib import Path
 
 import msgspec
 
 from rollwright.engines.factory import open_engine
 from rollwright.rollouts import Environment, Evaluation, Recorder
 from rollwright.tasks import hooks_of
-from rollwright.telemetry import LoopLagMonitor, MemoryTrimmer, Metrics, MetricsPump, publish_health
+from rollwright.telemetry import LoopLagMonitor, MemoryTrimmer, Metrics, MetricsPump, publish_health, started
 from rollwright.telemetry.sinks import JsonlSink
 from rollwright.traces import RunDirectory, read_traces
 from rollwright.wire import Trace, UsageError
@@ -19,13 +21,13 @@ from rollwright.wire import Trace, UsageError
 from .books import Books
 from .interrupts import Interrupts
 from .jobs import Job, prove
-from .report import Result, told
+from .report import Result, conversation, told
 from .settings import EvalSettings
 from .table import Glance, glance, shown
 from .talk import Talk, result
 
 
-class EvalSession:
+class EvalRun:
     """One call of the command: it opens everything, runs what is missing, and closes everything."""
 
     def __init__(self, job: Job[EvalSettings], talk: Talk) -> None:
@@ -81,6 +83,7 @@ class EvalSession:
         """Run it, and leave a summary however it ends."""
         self._announce(run)
         self._books.start()
+        started()
         try:
             pump = MetricsPump(self._metrics(evaluation), [JsonlSink(run.path / "metrics.jsonl")])
             async with pump, shown(lambda: self._glance(evaluation), self._talk):
@@ -92,7 +95,7 @@ class EvalSession:
         except OSError as error:
             self._refused(run, error)
             return 1
-        self._tell(found)
+        await asyncio.to_thread(self._tell, found)
         return 0 if found.complete else 1
 
     def _refused(self, run: RunDirectory, error: OSError) -> None:
@@ -168,8 +171,12 @@ class EvalSession:
         run.write_summary(found.flat())
         return found
 
+    def _conversations(self, path: Path) -> Iterator[str]:
+        for trace in islice(read_traces(path), self._job.settings.show):
+            yield conversation(trace)
+
     def _tell(self, found: Result) -> None:
-        words = told(found, self._books)
+        words = "\n\n".join([told(found, self._books), *self._conversations(Path(found.directory))])
         if self._job.settings.json:
             self._talk.say(words)
             result(msgspec.json.encode(found.flat()).decode())
