@@ -10,6 +10,8 @@ from typing import Literal, Protocol, Self
 
 import msgspec
 
+from .state import BoxState
+
 Warm = bool | Literal["shared"]
 
 
@@ -155,7 +157,16 @@ class Runtime(Protocol):
         """The URL by which this process reaches a server that listens on `port` inside the box."""
         ...
 
+    async def forward(self, port: int) -> str:
+        """The URL by which a program inside the box reaches a server that listens on `port` of this host's loopback.
+        It works also where the box has no other network."""
+        ...
+
     async def alive(self) -> bool: ...
+    async def inspect(self) -> BoxState:
+        """Everything that one user could leave for the next, as far as this kind can see it."""
+        ...
+
     async def reset(self) -> None:
         """Give the next user a box as it was right after `start`.
 

@@ -179,6 +179,10 @@ class SubprocessRuntime:
         self._running()
         return f"http://127.0.0.1:{port}"
 
+    async def forward(self, port: int) -> str:
+        self._running()
+        return f"http://127.0.0.1:{port}"
+
     async def alive(self) -> bool:
         return self._state is _State.RUNNING and self._box is not None and self._box.there()
 

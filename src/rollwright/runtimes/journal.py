@@ -1,0 +1,117 @@
+"""What was provisioned, written down before it is created, so that a later start can free what a kill left behind.
+
+One small file per box lies in a directory, named by the box. It tells who made it (process id and start time, so that a
+reused id is not mistaken for the owner), of which kind it is, and the clues by which that kind finds what is left. The
+file goes when the box is freed. A file whose owner is gone is what a sweep looks for; freeing is the kind's own work.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from .local.threads import in_thread
+from .provision import cache_dir
+
+Clues = dict[str, str]
+Sweeper = Callable[[Clues], Awaitable[None]]
+"""Frees what the clues lead to, or finds that nothing is left. Idempotent; raises where it could not."""
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One box, as its journal file tells it."""
+
+    kind: str
+    name: str
+    host: str
+    pid: int
+    started: str
+    """When the owner started, as the system tells it."""
+    clues: Clues
+
+
+class Swept(msgspec.Struct, frozen=True):
+    """What a sweep did: names of boxes that were freed, and of those that could not be, with the reason."""
+
+    freed: tuple[str, ...] = ()
+    failed: Mapping[str, str] = {}
+
+
+class Journal:
+    """The boxes of all processes of this user on this host. Methods block on the disk for well under a millisecond."""
+
+    def __init__(self, directory: Path | None = None) -> None:
+        self.directory = directory or cache_dir() / "boxes"
+
+    def __repr__(self) -> str:
+        return f"<Journal {self.directory}>"
+
+    def open(self, kind: str, name: str, clues: Mapping[str, str]) -> None:
+        """Note a box before it is created. Called again, it replaces the clues: creating may teach new ones."""
+        self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        pid = os.getpid()
+        entry = Entry(kind, name, socket.gethostname(), pid, started_at(pid), dict(clues))
+        path = self._path(name)
+        fresh = path.with_name(f".{path.name}.{pid}")
+        fresh.write_bytes(msgspec.json.encode(entry))
+        fresh.replace(path)
+
+    def close(self, name: str) -> None:
+        """Forget a box that was freed. Idempotent."""
+        self._path(name).unlink(missing_ok=True)
+
+    def entries(self) -> Iterator[Entry]:
+        """What is written down. A file that makes no sense is nobody's box and is passed over."""
+        if not self.directory.is_dir():
+            return
+        for path in sorted(self.directory.glob("*.json")):
+            with suppress(OSError, msgspec.DecodeError):
+                yield msgspec.json.decode(path.read_bytes(), type=Entry)
+
+    def orphans(self) -> list[Entry]:
+        """Boxes of this host whose owner is gone."""
+        here = socket.gethostname()
+        return [entry for entry in self.entries() if entry.host == here and started_at(entry.pid) != entry.started]
+
+    async def sweep(self, sweepers: Mapping[str, Sweeper]) -> Swept:
+        """Free every orphan of a kind that is known here."""
+        freed: list[str] = []
+        failed: dict[str, str] = {}
+        for entry in await in_thread(self.orphans):
+            sweeper = sweepers.get(entry.kind)
+            if sweeper is None:
+                failed[entry.name] = f"nothing here frees boxes of kind {entry.kind!r}"
+                continue
+            try:
+                await sweeper(entry.clues)
+            except Exception as error:  # A box that cannot be freed must not keep the others from being freed.
+                failed[entry.name] = f"{type(error).__name__}: {error}"
+            else:
+                self.close(entry.name)
+                freed.append(entry.name)
+        return Swept(tuple(freed), failed)
+
+    def _path(self, name: str) -> Path:
+        return self.directory / f"{name}.json"
+
+
+def started_at(pid: int) -> str:
+    """When a process started, in the kernel's own ticks; empty if there is no such process. Where there is no /proc,
+    a process that exists started at an unknown time, and counts as the one that was meant."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        if Path("/proc/self/stat").exists():
+            return ""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return ""
+    except PermissionError:
+        pass
+    return "unknown"
