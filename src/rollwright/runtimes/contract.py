@@ -63,6 +63,11 @@ class RuntimeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     persistent: bool = False
     """Lease boxes from a pool that lives as long as the environment serves, instead of one box per rollout."""
 
+    @property
+    def box_lifetime_s(self) -> float | None:
+        """After this time a provider ends the box by itself; None where nobody does."""
+        return None
+
 
 class Process(Protocol):
     """A program that is talked to while it runs. Whoever opens it closes it."""
