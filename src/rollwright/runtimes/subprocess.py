@@ -1,16 +1,18 @@
 """A box on this machine: its own directories, process tree and environment, resource limits, and no more.
 
 Covered: an allow-listed environment, a private workspace, HOME and TMPDIR, a session per command, limits per process,
-deadlines, output caps, and the end of every process the box started, double-forked daemons included.
-Not covered: the network, the kernel, files elsewhere that the same user may read or write, /proc of that user's other
-processes, the sum of memory over many processes, and processes that erase every trace of where they came from (see
-local/census.py). Code that nobody has read belongs in a stronger kind.
+deadlines, output caps, the end of every process the box started, double-forked daemons included, and, where the kernel
+has landlock, writing elsewhere and looking into the owner's process (see local/confine.py).
+Not covered: the network, the kernel, reading the user's files, changing modes and times of the user's files, signals to
+the user's other processes, the sum of memory over many processes, and processes that erase every trace of where they
+came from (see local/census.py). Code that nobody has read belongs in a stronger kind.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import re
 import secrets
 import tempfile
 import time
@@ -22,13 +24,16 @@ from typing import Self
 from rollwright.wire import RuntimeFault, RuntimeLost, UsageError
 
 from .contract import ExecResult, Process, Reach, RuntimeConfig, Warm
+from .journal import Clues, Journal
 from .local import (
     BoxDir,
     Command,
+    Confinement,
     Launch,
     Limits,
     LocalProcess,
     Quarry,
+    find,
     host_environment,
     run_to_end,
     shielded,
@@ -37,12 +42,19 @@ from .local import (
 )
 from .local.census import MARK
 from .local.command import KILL_S
+from .local.confine import DEVICES
 from .local.environment import checked
+from .local.inspection import files_below, ports_of, processes_told
+from .local.limits import Gate
 from .local.threads import in_thread
 from .scripts import run_script
 from .slots import CpuSlots
+from .state import BoxState
 
+KIND = "subprocess"
 _CLOSE_S = 60.0
+_NAMED = re.compile(r"rollwright-box-[0-9a-f]+")
+_TOKEN = re.compile(r"[0-9a-f]{32}")
 
 
 class SubprocessConfig(RuntimeConfig, frozen=True, kw_only=True, tag_field="kind", tag="subprocess"):
@@ -64,8 +76,16 @@ class SubprocessConfig(RuntimeConfig, frozen=True, kw_only=True, tag_field="kind
     """Bytes kept of each output stream of a command; the rest is read, dropped and counted."""
     read_limit: int = 64 << 20
     """Largest file that `read` returns, in bytes."""
+    confine_writes: bool = True
+    """Programs write only below the box's own directories. It takes a kernel with landlock; others do not confine."""
+    allow_writes: tuple[str, ...] = ()
+    """Further places that programs may write, such as /dev/shm, which Python's multiprocessing needs. What is left
+    there outlives the box."""
 
     def __post_init__(self) -> None:
+        for path in self.allow_writes:
+            if not os.path.isabs(path):
+                raise UsageError(f"runtime.allow_writes has {path!r}; name places by their absolute paths")
         for name in ("memory_mb", "cpu_s", "file_mb", "open_files", "output_limit", "read_limit"):
             if getattr(self, name) < 0:
                 raise UsageError(f"runtime.{name} is {getattr(self, name)}; set it to 0 or more")
@@ -85,9 +105,16 @@ class SubprocessRuntime:
 
     reach = Reach.HOST
 
-    def __init__(self, config: SubprocessConfig | None = None, *, slots: CpuSlots | None = None) -> None:
+    def __init__(
+        self,
+        config: SubprocessConfig | None = None,
+        *,
+        slots: CpuSlots | None = None,
+        journal: Journal | None = None,
+    ) -> None:
         self.config = config or SubprocessConfig()
         self._slots = slots
+        self._journal = journal or Journal()
         self._id = secrets.token_hex(6)
         self._token = secrets.token_hex(16)
         self._limits = Limits(self.config.memory_mb, self.config.cpu_s, self.config.file_mb, self.config.open_files)
@@ -96,6 +123,7 @@ class SubprocessRuntime:
         self._commands = 0
         self._since = 0.0
         self._box: BoxDir | None = None
+        self._confinement = Confinement()
         self._base_env: dict[str, str] = {}
         self._making: asyncio.Task[None] | None = None
         self._stopping: asyncio.Task[None] | None = None
@@ -105,7 +133,13 @@ class SubprocessRuntime:
 
     @property
     def name(self) -> str:
-        return f"subprocess-{self._id}"
+        return f"{KIND}-{self._id}"
+
+    @property
+    def writable_paths(self) -> tuple[str, ...]:
+        """The only places that programs in this box can write; empty where their writes are not confined."""
+        self._running()
+        return self._confinement.writable if self._confinement.confines_writes else ()
 
     async def start(self) -> None:
         if self._state is not _State.NEW:
@@ -114,7 +148,7 @@ class SubprocessRuntime:
         self._since = time.monotonic()
         self._box = box = BoxDir(self._place())
         self._base_env = host_environment(self.config.allow_env) | {"HOME": box.home, "TMPDIR": box.tmp}
-        self._making = asyncio.create_task(in_thread(box.make), name=f"make {self.name}")
+        self._making = asyncio.create_task(in_thread(self._make, box), name=f"make {self.name}")
         try:
             await shielded(self._making, within_s=_CLOSE_S)
         except BaseException:
@@ -186,6 +220,14 @@ class SubprocessRuntime:
     async def alive(self) -> bool:
         return self._state is _State.RUNNING and self._box is not None and self._box.there()
 
+    async def inspect(self) -> BoxState:
+        root = self._running().root
+        # A box in which nothing was run has no processes to look for.
+        seen = await find(self._quarry(root)) if self._commands else []
+        files = await in_thread(files_below, root)
+        ports = await in_thread(ports_of, seen) if seen else ()
+        return BoxState(files, processes_told(seen), ports, dict(self._base_env))
+
     async def reset(self) -> None:
         box = self._running()
         self._state = _State.RESETTING
@@ -217,8 +259,9 @@ class SubprocessRuntime:
             mark = f"{self._token}/{self._commands}"
             place = box.resolve(cwd)
             given = {**self._base_env, "PWD": place, **checked(env or {}), MARK: f"{mark}."}
+            gate = Gate.ON_STDIN if feeds else Gate.BEFORE_NULL
             command = Command(
-                Launch(self._limits.wrap(argv), given, place),
+                Launch(self._limits.wrap(argv, gate=gate), given, place, self._confinement),
                 Quarry(f"{mark}.", "", time.monotonic()),
                 feeds=feeds,
                 output_limit=self.config.output_limit if output_limit is None else output_limit,
@@ -229,6 +272,34 @@ class SubprocessRuntime:
     def _place(self) -> str:
         parent = os.path.realpath(self.config.directory or tempfile.gettempdir())
         return os.path.join(parent, f"rollwright-box-{self._id}")
+
+    def _make(self, box: BoxDir) -> None:
+        """What can be lost is written down first."""
+        try:
+            self._journal.open(KIND, self.name, {"directory": box.root, "mark": self._token})
+        except OSError as error:
+            raise RuntimeFault(f"could not write {self._journal!r}: {error}; set ROLLWRIGHT_CACHE_DIR") from error
+        box.make()
+        for path in self.config.allow_writes:
+            if not os.path.exists(path):
+                raise RuntimeFault(f"runtime.allow_writes names {path!r}, which does not exist")
+        try:
+            self._confinement = Confinement(self._writable(box))
+        except OSError as error:
+            raise RuntimeFault(f"could not confine the box: {error}; or set confine_writes to false") from error
+
+    def _free(self, box: BoxDir, *, forget: bool) -> None:
+        """A box that left something behind stays written down, for a sweep to find."""
+        self._confinement.close()
+        box.remove()
+        if forget:
+            self._journal.close(self.name)
+
+    def _writable(self, box: BoxDir) -> tuple[str, ...]:
+        return (box.root, *DEVICES, *self.config.allow_writes) if self.config.confine_writes else ()
+
+    def _quarry(self, root: str) -> Quarry:
+        return Quarry(f"{self._token}/", root, self._since)
 
     def _running(self) -> BoxDir:
         if self._state is not _State.RUNNING or self._box is None:
@@ -253,18 +324,29 @@ class SubprocessRuntime:
             command.ended_by_box = True
             command.child.kill_group()
         if self._commands and self._box is not None:
-            await sweep(Quarry(f"{self._token}/", self._box.root, self._since), within_s=KILL_S)
+            await sweep(self._quarry(self._box.root), within_s=KILL_S)
 
     async def _close(self) -> None:
         if self._box is None or self._making is None:
             return
+        ended = False
         try:
             await asyncio.wait({self._making})  # Bounded by whoever awaits the stop.
             await self._end_all()
+            ended = True
         finally:
             for command in self._active:
                 command.close()
-            await in_thread(self._box.remove)
+            await in_thread(self._free, self._box, forget=ended)
+
+
+async def free(clues: Clues) -> None:
+    """End and remove what a box left whose owner is gone. Idempotent."""
+    directory, token = clues.get("directory", ""), clues.get("mark", "")
+    if not _NAMED.fullmatch(os.path.basename(directory)) or not _TOKEN.fullmatch(token):
+        raise RuntimeFault(f"{clues} does not lead to a box of this kind")
+    await sweep(Quarry(f"{token}/", directory, 0.0), within_s=KILL_S)
+    await in_thread(BoxDir(directory).remove)
 
 
 def _check_argv(argv: Sequence[str]) -> None:

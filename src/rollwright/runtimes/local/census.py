@@ -74,6 +74,15 @@ async def sweep(quarry: Quarry, *, within_s: float) -> int:
     return ended
 
 
+async def find(quarry: Quarry) -> list[Sighting]:
+    """All of `quarry` that is there, and what descends from it. RuntimeFault where that cannot be seen."""
+    try:
+        owned = [seen for seen in await _census().take(quarry.since) if quarry.owns(seen)]
+        return owned and await in_thread(_with_descendants, owned)
+    except OSError as error:
+        raise RuntimeFault(f"could not see which processes are there: {error}") from error
+
+
 def grasp_tree(pid: int) -> list[int]:
     """Handles of the descendants of a live `pid`, wherever their sessions are; the caller strikes or closes them."""
     handles = []
@@ -135,6 +144,11 @@ def _descendants(pids: Iterable[int]) -> Iterator[int]:
         below = _children(queue.pop())
         queue += below
         yield from below
+
+
+def _with_descendants(owned: list[Sighting]) -> list[Sighting]:
+    known = {seen.pid for seen in owned}
+    return owned + [_sight(pid) for pid in dict.fromkeys(_descendants(known)) if pid not in known]
 
 
 def _children(pid: int) -> list[int]:

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 
 from rollwright.wire import RuntimeFault
 
+from .confine import Confinement
+
 _POLL_S = 0.01
 
 
@@ -26,6 +28,8 @@ class Launch:
     argv: Sequence[str]
     env: Mapping[str, str]
     cwd: str
+    confinement: Confinement | None = None
+    """Restrictions beyond the user's own. The program must then begin with a shell that waits at the gate."""
 
 
 class Child:
@@ -85,7 +89,7 @@ class Child:
 
 
 def _spawn(launch: Launch, stdin: int, stdout: int, stderr: int) -> subprocess.Popen[bytes]:
-    try:
+    def spawn() -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             list(launch.argv),
             stdin=stdin,
@@ -95,6 +99,9 @@ def _spawn(launch: Launch, stdin: int, stdout: int, stderr: int) -> subprocess.P
             env=dict(launch.env),
             start_new_session=True,
         )
+
+    try:
+        return spawn() if launch.confinement is None else launch.confinement.call(spawn)
     except (OSError, ValueError) as error:
         raise RuntimeFault(f"could not start a program in {launch.cwd!r}: {error}") from error
 

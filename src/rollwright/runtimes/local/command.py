@@ -16,6 +16,7 @@ from rollwright.wire import RuntimeFault
 
 from .census import Quarry, grasp_tree, strike_handles, sweep
 from .child import Child, Launch
+from .confine import GATE
 from .pipes import Collector, Puller, Writer
 from .shield import shielded
 from .threads import in_thread
@@ -40,10 +41,13 @@ class Command:
         """The box was stopped or reset under it: its result means nothing."""
         ends: list[int] = []
         try:
-            stdin, feed = _pipe(ends, inward=True) if feeds else (subprocess.DEVNULL, -1)
+            gated = launch.confinement is not None
+            stdin, feed = _pipe(ends, inward=True) if feeds or gated else (subprocess.DEVNULL, -1)
             stdout, heard = _pipe(ends, inward=False)
             stderr, cried = _pipe(ends, inward=False)
             self.child = Child(launch, stdin, stdout, stderr)
+            if gated:
+                _open_gate(feed)
         except BaseException as error:
             for fd in ends:
                 os.close(fd)
@@ -51,7 +55,7 @@ class Command:
                 raise RuntimeFault(f"could not start a program: {error}") from error
             raise
         for fd in ends:
-            if fd in (stdin, stdout, stderr):
+            if fd in (stdin, stdout, stderr) or (fd == feed and not feeds):
                 os.close(fd)
         self.stdin = Writer(feed) if feeds else None
         self.stdout = Puller(heard)
@@ -132,6 +136,12 @@ async def run_to_end(command: Command, stdin: bytes, timeout_s: float) -> ExecRe
         return await command.finish(timeout_s)
     finally:
         command.close()
+
+
+def _open_gate(feed: int) -> None:
+    """Let the program begin. The pipe is empty, so this does not block; a shell that is gone already needs no gate."""
+    with suppress(BrokenPipeError):
+        os.write(feed, GATE)
 
 
 def _pipe(ends: list[int], *, inward: bool) -> tuple[int, int]:

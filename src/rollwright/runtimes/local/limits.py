@@ -11,8 +11,21 @@ import resource
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 _SHELL = "/bin/sh"
+_WAIT = "read -r rollwright_gate || exit 125"
+"""One line of standard input, read byte by byte as POSIX asks of a shell; without it nothing is run."""
+
+
+class Gate(Enum):
+    """How the shell becomes the program."""
+
+    NONE = 'exec "$@"'
+    ON_STDIN = f'{_WAIT}; exec "$@"'
+    """After a line on standard input, the rest of which is the program's."""
+    BEFORE_NULL = f'{_WAIT}; exec "$@" < /dev/null'
+    """After a line on standard input; the program has nothing to read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +39,9 @@ class Limits:
     file_mb: int = 0
     open_files: int = 0
 
-    def wrap(self, argv: Sequence[str]) -> list[str]:
-        """The command line that sets these limits and then becomes `argv`."""
-        return [_SHELL, "-c", self._script(), "sh", *argv]
+    def wrap(self, argv: Sequence[str], *, gate: Gate = Gate.NONE) -> list[str]:
+        """The command line that sets these limits, waits at the gate and then becomes `argv`."""
+        return [_SHELL, "-c", f"{self._script()}; {gate.value}", "sh", *argv]
 
     def _script(self) -> str:
         # Units of the shell: 1024 bytes for -d, 512 for -f. A limit can only be lowered, so the host's hard one wins.
@@ -41,7 +54,7 @@ class Limits:
             steps.append(f"ulimit -f {_lower(resource.RLIMIT_FSIZE, self.file_mb << 20) // 512}")
         if self.open_files:
             steps.append(f"ulimit -n {_lower(resource.RLIMIT_NOFILE, self.open_files)}")
-        return "; ".join([*steps, 'exec "$@"'])
+        return "; ".join(steps)
 
 
 def _lower(kind: int, wanted: int) -> int:
