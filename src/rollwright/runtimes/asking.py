@@ -1,4 +1,4 @@
-"""Small questions to a box, for checks: shell scripts that any image runs, and helpers around them. No promises here."""
+"""Small questions to a box, for checks: shell scripts that any image runs, and what they need. No promises here."""
 
 from __future__ import annotations
 

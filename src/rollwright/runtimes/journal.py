@@ -1,12 +1,17 @@
 """What was provisioned, written down before it is created, so that a later start can free what a kill left behind.
 
-One small file per box lies in a directory, named by the box. It tells who made it (process id and start time, so that a
-reused id is not mistaken for the owner), of which kind it is, and the clues by which that kind finds what is left. The
-file goes when the box is freed. A file whose owner is gone is what a sweep looks for; freeing is the kind's own work.
+One small file per box lies in a directory, named by the box. It tells who made it (host, process id and start time,
+so that a reused id is not mistaken for the owner), of which kind it is, and the clues by which that kind finds what is
+left. The file goes when the box is freed. A file whose owner is gone is what a sweep looks for; freeing is the kind's
+own work.
+
+Process ids mean something only to those who count them alike, so boxes of other hosts, and of containers that share
+this directory, are left alone.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -22,6 +27,11 @@ Clues = dict[str, str]
 Sweeper = Callable[[Clues], Awaitable[None]]
 """Frees what the clues lead to, or finds that nothing is left. Idempotent; raises where it could not."""
 
+_AT_ONCE = 8
+_FREE_S = 60.0
+_STATE, _THREADS, _STARTED = 0, 17, 19
+"""Places in /proc/PID/stat, counted from after the name."""
+
 
 class Entry(msgspec.Struct, frozen=True):
     """One box, as its journal file tells it."""
@@ -29,6 +39,7 @@ class Entry(msgspec.Struct, frozen=True):
     kind: str
     name: str
     host: str
+    """Where the owner's process id is counted: the host, and the space of process ids in it."""
     pid: int
     started: str
     """When the owner started, as the system tells it."""
@@ -55,9 +66,10 @@ class Journal:
         """Note a box before it is created. Called again, it replaces the clues: creating may teach new ones."""
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         pid = os.getpid()
-        entry = Entry(kind, name, socket.gethostname(), pid, started_at(pid), dict(clues))
+        started = started_at(pid)
+        entry = Entry(kind, name, _here(), pid, started, dict(clues))
         path = self._path(name)
-        fresh = path.with_name(f".{path.name}.{pid}")
+        fresh = path.with_name(f".{path.name}.{pid}-{started}")
         fresh.write_bytes(msgspec.json.encode(entry))
         fresh.replace(path)
 
@@ -75,39 +87,72 @@ class Journal:
 
     def orphans(self) -> list[Entry]:
         """Boxes of this host whose owner is gone."""
-        here = socket.gethostname()
+        here = _here()
         return [entry for entry in self.entries() if entry.host == here and started_at(entry.pid) != entry.started]
 
+    def has_orphans(self) -> bool:
+        return bool(self.orphans() or self._torn())
+
     async def sweep(self, sweepers: Mapping[str, Sweeper]) -> Swept:
-        """Free every orphan of a kind that is known here."""
+        """Free every orphan of a kind that is known here, a few at a time."""
         freed: list[str] = []
         failed: dict[str, str] = {}
-        for entry in await in_thread(self.orphans):
+        seats = asyncio.Semaphore(_AT_ONCE)
+
+        async def free(entry: Entry) -> None:
             sweeper = sweepers.get(entry.kind)
             if sweeper is None:
                 failed[entry.name] = f"nothing here frees boxes of kind {entry.kind!r}"
-                continue
+                return
             try:
-                await sweeper(entry.clues)
+                async with seats, asyncio.timeout(_FREE_S):
+                    await sweeper(entry.clues)
             except Exception as error:  # A box that cannot be freed must not keep the others from being freed.
-                failed[entry.name] = f"{type(error).__name__}: {error}"
+                failed[entry.name] = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
             else:
                 self.close(entry.name)
                 freed.append(entry.name)
-        return Swept(tuple(freed), failed)
+
+        async with asyncio.TaskGroup() as group:
+            for entry in await in_thread(self.orphans):
+                group.create_task(free(entry), name=f"free {entry.name}")
+        for path in await in_thread(self._torn):
+            path.unlink(missing_ok=True)
+        return Swept(tuple(sorted(freed)), failed)
+
+    def _torn(self) -> list[Path]:
+        """Files that somebody began to write and was killed over. Nothing had been made for them yet."""
+        found = []
+        for path in self.directory.glob(".*.json.*"):
+            pid, _, started = path.name.rpartition(".")[2].partition("-")
+            if pid.isdigit() and started_at(int(pid)) != started:
+                found.append(path)
+        return found
 
     def _path(self, name: str) -> Path:
         return self.directory / f"{name}.json"
 
 
-def started_at(pid: int) -> str:
-    """When a process started, in the kernel's own ticks; empty if there is no such process. Where there is no /proc,
-    a process that exists started at an unknown time, and counts as the one that was meant."""
+def _here() -> str:
+    """This host, and which space of process ids of it: containers may share a name and a directory, and not the ids."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+        space = os.readlink("/proc/self/ns/pid")
+    except OSError:
+        space = ""
+    return f"{socket.gethostname()} {space}"
+
+
+def started_at(pid: int) -> str:
+    """When a process started, in the kernel's own ticks; empty if there is none, or only its unreaped remains. Where
+    there is no /proc, a process that exists started at an unknown time, and counts as the one that was meant."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         if Path("/proc/self/stat").exists():
             return ""
+    else:
+        ended = fields[_STATE] in "ZX" and int(fields[_THREADS]) <= 1
+        return "" if ended else fields[_STARTED]
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

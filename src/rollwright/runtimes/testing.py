@@ -30,6 +30,8 @@ from .asking import (
 from .asking import raises as raises
 from .asking import sh as sh
 from .contract import Ending, Runtime
+from .poison import check_unpoisoned as check_unpoisoned
+from .poison import poison as poison
 from .state import differences
 
 Promise = Callable[[Runtime], Awaitable[None]]
