@@ -1,0 +1,13 @@
+"""What boxes on other people's machines share: creating them patiently, knowing when they end, and speaking to the
+script that runs inside of them. It knows no vendor."""
+
+from .commands import Link as Link
+from .commands import LinkBroken as LinkBroken
+from .commands import RemoteShell as RemoteShell
+from .creating import Pace as Pace
+from .creating import Retry as Retry
+from .creating import create_patiently as create_patiently
+from .lifetime import Lifetime as Lifetime
+from .process import RemoteProcess as RemoteProcess
+from .process import Wire as Wire
+from .scripts import RemoteScripts as RemoteScripts

@@ -1,0 +1,259 @@
+# The part of a remote box that runs inside of it: `sh box.sh ROOT OPERATION ...`, with nothing but sh and small tools.
+#
+# It runs programs with a deadline, separate capped outputs and an end of the whole tree, moves files, and tells what is
+# there. Whoever calls it parses what it prints; nothing a program writes ever lands among those words, since outputs
+# travel as base64. A command has a number, and the directory that is made for it is the claim: a request that arrives
+# twice runs once, and a command that was called off before it arrived never runs.
+# Programs belong to a box by the mark in the environment they are started with, or by descent from one that has it.
+set -u
+root=$1 op=$2
+shift 2
+control=$root/control
+
+# The ids of live processes that carry the mark $1, the program of the command in $2, and all that descend from them.
+hunt() {
+    hunted=" "
+    if [ -n "$2" ] && { read -r first < "$2/pid"; } 2>/dev/null && { read -r boss < "$2/boss"; } 2>/dev/null; then
+        line=
+        { read -r line < "/proc/$first/stat"; } 2>/dev/null
+        set -- "$1" "$2" ${line##*)}
+        case ${3:-X} in [ZX]) ;; *) [ "${4:-}" = "$boss" ] && hunted=" $first " ;; esac
+    fi
+    for place in $(grep -lsF "ROLLWRIGHT_BOX=$1" /proc/[0-9]*/environ); do
+        place=${place#/proc/}
+        hunted="$hunted${place%%/*} "
+    done
+    grown=$hunted
+    while [ "$grown" != " " ]; do
+        grown=" "
+        for place in /proc/[0-9]*/stat; do
+            line=
+            { read -r line < "$place"; } 2>/dev/null || continue
+            pid=${line%% *}
+            set -- ${line##*)}
+            case $hunted in *" $pid "*) continue ;; esac
+            case ${1:-X} in [ZX]) continue ;; esac
+            case $hunted in *" $2 "*) grown="$grown$pid " hunted="$hunted$pid " ;; esac
+        done
+    done
+}
+
+# End all that `hunt` finds, and see that nothing is found any more.
+strike() {
+    tries=0
+    while hunt "$1" "$2"; [ "$hunted" != " " ]; do
+        [ "$tries" -lt 200 ] || return 1
+        [ "$tries" -eq 0 ] || sleep 0.05
+        for pid in $hunted; do kill -9 "$pid"; done 2>/dev/null
+        tries=$((tries + 1))
+    done
+}
+
+# Call "$@" in $1 seconds, unless the caller sends TERM to this subshell first.
+later() {
+    before=$!  # Until the sleep begins, the last child is one of the parent's.
+    trap '[ "$!" = "$before" ] || kill "$!"; exit 0' TERM
+    sleep "$1" &
+    wait "$!"
+    trap '' TERM
+    shift
+    "$@"
+}
+
+expire() {
+    : > "$at/late"
+    strike "$mark" "$at"
+}
+
+# Keep $limit bytes of the stream $1 and count the rest. The `cat` in between can be killed without losing what it read.
+collect() {
+    mkfifo "$at/$1" "$at/$1.through"
+    cat < "$at/$1" > "$at/$1.through" &
+    eval "cat_$1=$!"
+    { head -c "$limit" > "$at/$1.kept"; wc -c > "$at/$1.dropped"; } < "$at/$1.through" &
+    eval "count_$1=$!"
+}
+
+# Become the program. The id is written before the order to stop is looked at, and the order is given before the id is
+# looked for: one of the two is always seen.
+become() {
+    read -r me rest < /proc/self/stat
+    echo "$me" > "$at/pid"
+    [ ! -e "$at/stop" ] || exit 137
+    cd "$cwd" || exit 126
+    unset RW_STDIN RW_DATA
+    for name in $names; do
+        eval "export $name=\"\$RWE_$name\""
+        unset "RWE_$name"
+    done
+    export ROLLWRIGHT_BOX="$mark"
+    exec "$@"
+}
+
+report() {
+    ended=end
+    [ ! -e "$at/late" ] || ended=late
+    {
+        echo "rollwright $number $ended $code $(cat "$at/o.dropped" 2>/dev/null || echo 0) $(cat "$at/e.dropped")"
+        [ ! -e "$at/o.kept" ] || base64 < "$at/o.kept"
+        echo "-"
+        base64 < "$at/e.kept"
+        echo "."
+    } > "$at/report.new"
+    mv "$at/report.new" "$at/report"
+    rm -f "$at/o.kept" "$at/e.kept" "$at/input"
+}
+
+# NUMBER MARK LIMIT SECONDS CWD NAMES FORGET PROGRAM...; SECONDS is empty for a program that is talked to.
+claim() {
+    number=$1 mark=$2 limit=$3 seconds=$4 cwd=$5 names=$6 at=$control/$1
+    for old in $7; do rm -rf "${control:?}/$old"; done
+    mkdir "$at" 2>/dev/null || { echo "rollwright again"; exit 0; }
+    [ -d "$cwd" ] || { echo "rollwright nowhere"; exit 0; }
+    echo "$$" > "$at/boss"
+    export HOME="$root/home" TMPDIR="$root/tmp"
+    collect e
+}
+
+# The pipes hold all of what the program wrote when it ended. Children that keep them open are heard for a moment.
+settle() {
+    later 0.1 kill "$@" < /dev/null > /dev/null 2>&1 &
+    ender=$!
+    wait $waited
+    kill "$ender"
+} 2>/dev/null
+
+do_run() {
+    claim "$@"
+    shift 7
+    input=/dev/null
+    if [ -e "$control/$number.stdin" ]; then
+        mv "$control/$number.stdin" "$at/input"
+        input=$at/input
+    elif [ -n "${RW_STDIN:-}" ]; then
+        printf %s "$RW_STDIN" | base64 -d > "$at/input"
+        input=$at/input
+    fi
+    collect o
+    later "$seconds" expire < /dev/null > /dev/null 2>&1 &
+    watcher=$!
+    (become "$@") < "$input" > "$at/o" 2> "$at/e"
+    code=$?
+    kill "$watcher" 2>/dev/null
+    wait "$watcher" 2>/dev/null
+    waited="$count_o $count_e"
+    settle "$cat_o" "$cat_e"
+    report
+    cat "$at/report"
+}
+
+# Lines of standard input are pieces of the program's: "=" and text with escapes. A "." is the end of it.
+feed() {
+    while IFS= read -r line && [ "$line" != . ]; do printf %b "${line#=}"; done
+}
+
+do_open() {
+    claim "$@"
+    shift 7
+    mkfifo "$at/o" "$at/i"
+    exec 3<&0
+    feed <&3 > "$at/i" 2>/dev/null &
+    feeder=$!
+    cat < "$at/o" &
+    cat_o=$!
+    (exec 3<&-; become "$@") < "$at/i" > "$at/o" 2> "$at/e"
+    code=$?
+    waited="$cat_o $count_e"
+    settle "$cat_o" "$cat_e"
+    kill "$feeder" 2>/dev/null
+    report
+    cat "$at/report" >&2
+}
+
+# NUMBER MARK: end a command with all its children, also one that has not begun.
+do_kill() {
+    at=$control/$1
+    mkdir "$at" 2>/dev/null && { echo "rollwright gone"; exit 0; }
+    : > "$at/stop"
+    if strike "$2" "$at"; then echo "rollwright gone"; else echo "rollwright survived"; fi
+}
+
+# NUMBER SECONDS: the report of a command whose answer was lost on the way.
+do_fetch() {
+    at=$control/$1 tries=$2
+    [ -d "$at" ] || { echo "rollwright unknown"; exit 0; }
+    until [ -e "$at/report" ]; do
+        [ "$tries" -gt 0 ] || { echo "rollwright running"; exit 0; }
+        tries=$((tries - 1))
+        sleep 1
+    done
+    cat "$at/report"
+}
+
+do_read() {
+    [ -e "$1" ] || { echo "rollwright refused no such file"; exit 0; }
+    [ -f "$1" ] && [ -r "$1" ] || { echo "rollwright refused not a readable file"; exit 0; }
+    size=$(wc -c < "$1")
+    [ "$size" -le "$2" ] || { echo "rollwright refused $((size)) bytes are over the limit of $2"; exit 0; }
+    echo "rollwright file"
+    base64 < "$1"
+    echo "."
+}
+
+# PATH UPLOADED: the content is in RW_DATA, or in a file that was uploaded.
+do_write() {
+    if [ -e "$1" ] && [ ! -f "$1" ]; then echo "rollwright refused not a file"; exit 0; fi
+    if why=$(mkdir -p "$(dirname "$1")" 2>&1 && put "$@" 2>&1); then
+        echo "rollwright written"
+    else
+        echo "rollwright refused $why"
+    fi
+}
+
+put() {
+    if [ -n "$2" ]; then cat "$2" > "$1" && rm -f "$2"; else printf %s "${RW_DATA:-}" | base64 -d > "$1"; fi
+}
+
+do_make() {
+    mkdir -p "$root/home" "$root/tmp" "$root/workspace" && : > "$control/stamp" && echo "rollwright made"
+}
+
+# MARK: end everything and make the directories anew.
+do_clear() {
+    strike "$1" "" || { echo "rollwright survived"; exit 0; }
+    chmod -R u+rwx "$root/workspace" "$root/home" "$root/tmp" 2>/dev/null
+    rm -rf "$root/workspace" "$root/home" "$root/tmp" && mkdir "$root/workspace" "$root/home" "$root/tmp" &&
+        rm -rf "$control"/[0-9]* && echo "rollwright cleared"
+}
+
+# PLACE...: what one user could leave for the next; changes since the box was made are looked for below each place.
+do_inspect() {
+    echo "rollwright state"
+    find "$root/workspace" "$root/home" "$root/tmp" -exec stat -c 'file %A:%u:%g:%s:%Y %n' {} +
+    newer=-cnewer
+    find "$control/stamp" -cnewer "$control/stamp" > /dev/null 2>&1 || newer=-newer
+    for place in "$@"; do
+        find "$place" -xdev \( -path "$root" -o -path /proc -o -path /sys -o -path /dev -o -path /run \) -prune -o \
+            ! -type d $newer "$control/stamp" -exec stat -c 'file %A:%u:%g:%s:%Y %n' {} + 2>/dev/null
+    done
+    own=" $$ "
+    for place in /proc/[0-9]*/stat; do
+        line=
+        { read -r line < "$place"; } 2>/dev/null || continue
+        pid=${line%% *} name=${line#*(}
+        set -- ${line##*)}
+        case $own in *" $pid "* | *" $2 "*) own="$own$pid "; continue ;; esac
+        case "$1 $2 $pid" in [ZX]\ * | *\ 2\ * | *\ 2) continue ;; esac
+        echo "process ${name%)*}"
+    done
+    for table in tcp tcp6 udp udp6; do
+        while read -r slot here there state rest; do
+            case "$table $state" in tcp*\ 0A | udp*\ 07) echo "port $table $here" ;; esac
+        done < "/proc/net/$table"
+    done 2>/dev/null
+    while read -r from to type rest; do echo "mount $type $to"; done < /proc/mounts
+    env | grep '^[A-Za-z_][A-Za-z0-9_]*=' | grep -Ev '^(_|PWD|OLDPWD|SHLVL|RW_[A-Z]*|RWE_.*)=' | sed 's/^/variable /'
+    echo "."
+}
+
+"do_$op" "$@"
