@@ -36,13 +36,13 @@ def script(tmp_path):
 def uv_calls(monkeypatch):
     """What uv is asked to do, while it does it."""
     calls = []
-    original = interpreters._uv
+    original = interpreters.run_uv
 
     async def counted(*words):
         calls.append(words[0])
         await original(*words)
 
-    monkeypatch.setattr(interpreters, "_uv", counted)
+    monkeypatch.setattr(interpreters, "run_uv", counted)
     return calls
 
 

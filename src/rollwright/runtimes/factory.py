@@ -11,12 +11,23 @@ from rollwright.wire import UsageError
 from rollwright.wire.hints import hint
 
 from .contract import Runtime, RuntimeConfig
+from .docker import DockerConfig
 from .subprocess import SubprocessConfig, SubprocessRuntime
 
-RUNTIME_KINDS: Mapping[str, type[RuntimeConfig]] = {"subprocess": SubprocessConfig}
+
+def _docker(config: DockerConfig) -> Runtime:
+    from .docker.runtime import DockerRuntime
+
+    return DockerRuntime(config)
+
+
+RUNTIME_KINDS: Mapping[str, type[RuntimeConfig]] = {"subprocess": SubprocessConfig, "docker": DockerConfig}
 """Every kind by name, with its settings."""
 
-_MAKERS: Mapping[type[RuntimeConfig], Callable[[Any], Runtime]] = {SubprocessConfig: SubprocessRuntime}
+_MAKERS: Mapping[type[RuntimeConfig], Callable[[Any], Runtime]] = {
+    SubprocessConfig: SubprocessRuntime,
+    DockerConfig: _docker,
+}
 
 
 def make_runtime(config: RuntimeConfig) -> Runtime:

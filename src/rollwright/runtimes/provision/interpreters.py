@@ -59,7 +59,7 @@ def _look_up(script: Path) -> tuple[Needs, Path, bool]:
 
 async def _provision(needs: Needs, place: Path, timeout_s: float) -> Path:
     try:
-        async with asyncio.timeout(timeout_s), _locked(place):
+        async with asyncio.timeout(timeout_s), locked(place):
             if not await in_thread(_is_ready, place):
                 await _build(needs, place)
     except TimeoutError as error:
@@ -71,15 +71,15 @@ async def _provision(needs: Needs, place: Path, timeout_s: float) -> Path:
 
 async def _build(needs: Needs, place: Path) -> None:
     await in_thread(shutil.rmtree, place, ignore_errors=True)
-    await _uv("venv", "--no-project", "--no-config", "--python", needs.python(), str(place))
+    await run_uv("venv", "--no-project", "--no-config", "--python", needs.python(), str(place))
     if needs.dependencies:
         install = ["pip", "install", "--python", str(_python(place)), "--compile-bytecode"]
-        await _uv(*install, "--", *needs.dependencies)
+        await run_uv(*install, "--", *needs.dependencies)
         await in_thread(_check_compiled, place)
     await in_thread(Path(place, _MARKER).write_text, f"{time.time():.0f}\n")
 
 
-async def _uv(*words: str) -> None:
+async def run_uv(*words: str) -> None:
     """Run uv with the host's environment; RuntimeFault with its last lines where it fails."""
     from uv import find_uv_bin
 
@@ -99,7 +99,7 @@ async def _uv(*words: str) -> None:
 
 
 @asynccontextmanager
-async def _locked(place: Path) -> AsyncIterator[None]:
+async def locked(place: Path) -> AsyncIterator[None]:
     """Hold the lock of `place` against other processes. The file stays: removing it would let two hold it."""
     place.parent.mkdir(parents=True, exist_ok=True)
     fd = os.open(place.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

@@ -1,0 +1,171 @@
+"""The programs of one container: starting them, knowing which run, and ending them. One crew lives as long as its
+container."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import PurePosixPath
+
+from rollwright.runtimes.contract import ExecResult
+from rollwright.runtimes.local import shielded
+from rollwright.runtimes.local.census import MARK
+from rollwright.runtimes.local.environment import checked
+from rollwright.wire import RuntimeFault, RuntimeLost
+
+from .api import Engine
+from .config import DockerConfig
+from .containers import Container
+from .exec import Exec, run_to_end
+from .hunt import KILL_S, SCRIPT, hunt_outside
+from .process import DockerProcess
+from .spec import env_words
+
+_WRAP = ("sh", "-c", 'exec "$@"', "sh")
+"""A shell tells of a missing program in the same way on every engine."""
+_START_S = 60.0
+
+
+class Crew:
+    """`give_up` is called when a program cannot be ended: it ends the container."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        container: Container,
+        config: DockerConfig,
+        token: str,
+        give_up: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._engine = engine
+        self._container = container
+        self._config = config
+        self._token = token
+        self._give_up = give_up
+        self._since = time.monotonic()
+        self._active: set[Exec] = set()
+        self._broken_off = False
+        self.environment: dict[str, str] = {}
+        """What every program is given besides the image's own variables."""
+        self.started = 0
+
+    def __len__(self) -> int:
+        return len(self._active)
+
+    async def run(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        stdin: bytes = b"",
+        cwd: str = "",
+        timeout_s: float = 60.0,
+        output_limit: int | None = None,
+        user: str | None = None,
+    ) -> ExecResult:
+        limit = self._config.output_limit if output_limit is None else output_limit
+        command = await self._launch(argv, env, cwd, bool(stdin), limit, user)
+        try:
+            result = await run_to_end(command, stdin, timeout_s)
+            self._check(command)
+        except RuntimeFault:
+            self._check(command)
+            raise
+        finally:
+            self._active.discard(command)
+        return result
+
+    async def open(self, argv: Sequence[str], env: Mapping[str, str] | None = None, cwd: str = "") -> DockerProcess:
+        command = await self._launch(argv, env, cwd, True, self._config.output_limit, None)
+        return DockerProcess(command, lambda: self._check(command), self._active.discard)
+
+    def break_off(self) -> None:
+        """The container is about to go: whatever runs has no result any more, and nothing new starts."""
+        self._broken_off = True
+        for command in self._active:
+            command.ended_by_box = True
+
+    def close(self) -> None:
+        for command in self._active:
+            command.close()
+
+    async def _launch(
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str] | None,
+        cwd: str,
+        feeds: bool,
+        limit: int,
+        user: str | None,
+    ) -> Exec:
+        """Start a program. Once the engine was asked, a cancelled caller still waits for the program and ends it."""
+        _check_argv(argv)
+        starting = asyncio.create_task(self._start(argv, env, cwd, feeds, limit, user), name=f"start {argv[0]}")
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            with suppress(RuntimeFault):
+                command = await shielded(starting, within_s=_START_S)
+                try:
+                    await shielded(command.end(), within_s=2 * KILL_S + 5)
+                finally:
+                    command.close()
+                    self._active.discard(command)
+            raise
+
+    async def _start(
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str] | None,
+        cwd: str,
+        feeds: bool,
+        limit: int,
+        user: str | None,
+    ) -> Exec:
+        self.started += 1
+        mark = f"{self._token}/{self.started}."
+        given = {**self.environment, **checked(env or {}), MARK: mark}
+        body = {
+            "AttachStdin": feeds,
+            "AttachStdout": True,
+            "AttachStderr": True,
+            "Cmd": [*_WRAP, *argv],
+            "Env": env_words(given),
+            "WorkingDir": self.place(cwd),
+            "User": (self._config.user or "0") if user is None else user,
+        }
+        made = await self._engine.call("POST", f"/containers/{self._container.id}/exec", body=body)
+        exec_id = str(made.value["Id"])
+        streams = await self._engine.take_over(f"/exec/{exec_id}/start", {"Detach": False, "Tty": False})
+        command = Exec(self._engine, exec_id, mark, streams, self._hunt, self._give_up, limit)
+        command.ended_by_box = self._broken_off
+        self._active.add(command)
+        return command
+
+    def place(self, path: str) -> str:
+        """`path` inside the box: relative to the workspace, or absolute."""
+        if "\0" in path:
+            raise RuntimeFault("a path holds a NUL byte")
+        return str(PurePosixPath(self._config.workdir, path))
+
+    async def _hunt(self, mark: str, pid: int) -> None:
+        if self._container.pid:
+            await hunt_outside(mark, pid, self._since)
+            return
+        # The hunter's own mark is another one, and it is not hunted: the box ends with its container if need be.
+        result = await self.run(["sh", "-c", SCRIPT, "sh", f"{MARK}={mark}"], timeout_s=KILL_S, user="0")
+        if not result.ok:
+            raise RuntimeFault(f"programs in the box could not be ended: {result.stderr[-500:]!r}")
+
+    def _check(self, command: Exec) -> None:
+        if command.ended_by_box:
+            raise RuntimeLost("the box was stopped or reset while a program ran in it")
+
+
+def _check_argv(argv: Sequence[str]) -> None:
+    if isinstance(argv, str) or not argv or not argv[0] or argv[0].startswith("-"):
+        raise RuntimeFault(f"a command is a list of words that begins with a program, not {argv!r}")
+    if any("\0" in word for word in argv):
+        raise RuntimeFault("a word of the command holds a NUL byte")
