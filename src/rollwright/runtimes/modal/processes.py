@@ -1,0 +1,52 @@
+"""Shell programs for the inside of a sandbox that has process ids of its own: everything in it that is not the box's
+own belongs to its user. They are built from what `sh` has in itself, because a program started for the search would be
+found by it. `$0` is the directory of the box."""
+
+from __future__ import annotations
+
+_STRAYS = """
+strays=
+for p in /proc/[0-9]*; do
+  pid=${p#/proc/}
+  [ "$pid" = $$ ] && continue
+  { read -r line < "$p/stat"; } 2>/dev/null || continue
+  name=${line#*(}
+  set -- ${line##*) }
+  case "$1" in Z | X) continue ;; esac
+  case "$own" in *" $pid:${20} "*) continue ;; esac
+  strays="$strays $pid:${20}"
+  [ -z "${tell-}" ] || echo "process $pid ${name%)*}"
+done
+"""
+"""Collects every live process but this one and those in `$own`, as `pid:start`. It uses up the arguments."""
+
+OWN = f"""
+n=0
+until [ -e "$0/control/up" ]; do n=$((n + 1)); [ $n -lt 400 ] || exit 3; sleep 0.05; done
+own=
+{_STRAYS}
+echo "rollwright own $strays"
+"""
+"""Which processes are the box's own, asked once, when its first process has come up."""
+
+TELL = f"""
+own=" $1 " tell=1
+echo "rollwright state"
+{_STRAYS}
+echo "tool $(cksum < "$0/control/box.sh")"
+"""
+"""Which processes are not, and what the box's tool is by now."""
+
+END_STRAYS = f"""
+own=" $1 " n=0
+while :; do
+  {_STRAYS}
+  [ -n "$strays" ] || break
+  n=$((n + 1))
+  [ $n -lt 200 ] || {{ echo "processes survive being killed:$strays"; exit 3; }}
+  for one in $strays; do kill -9 "${{one%%:*}}" 2>/dev/null; done
+  [ $n -lt 3 ] || sleep 0.05
+done
+echo "rollwright ended"
+"""
+"""Ends them, until a look finds none."""

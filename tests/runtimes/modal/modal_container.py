@@ -1,0 +1,238 @@
+"""A container as the stand-in for the vendor makes it: real processes in namespaces of their own.
+
+Own process ids, an own network with nothing but a loopback, an own mount table with an empty /mnt. The rest of the file
+system is this machine's, so a box must be told to live below /mnt. Everything here runs on the stand-in's own loop.
+"""
+
+import asyncio
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+PLACE = "/mnt/rollwright"
+"""Where a box may live."""
+
+PUBLIC = "http://127.0.0.1:7070/{port}"
+"""What stands for a public tunnel to this machine: an address that containers reach, with the port in the path."""
+
+_MAKE = ["unshare", "--pid", "--fork", "--kill-child", "--mount", "--net", "--mount-proc"]
+_PREPARE = 'mount -t tmpfs tmpfs /mnt && ip link set lo up && echo up && exec "$@"'
+_CLONE_NEWNET = 0x40000000
+
+
+def why_not():
+    """Why no container can be made here; empty where one can."""
+    try:
+        made = subprocess.run([*_MAKE, "sh", "-c", _PREPARE, "sh", "true"], capture_output=True, timeout=20, text=True)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"no namespaces: {error}"
+    return "" if made.returncode == 0 else f"no namespaces: {made.stderr.strip()}"
+
+
+def image_environment():
+    """What the image of the container sets: nothing of this process's environment."""
+    tools = [os.path.dirname(sys.executable), "/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin"]
+    return {"PATH": ":".join(tools), "HOME": "/root", "LANG": "C.UTF-8"}
+
+
+class Output:
+    """All that one stream ever said, readable from any offset."""
+
+    def __init__(self, fd):
+        self._loop = asyncio.get_running_loop()
+        self._fd = fd
+        self.data = bytearray()
+        self.ended = False
+        self._news = asyncio.Event()
+        os.set_blocking(fd, False)
+        self._loop.add_reader(fd, self._on_readable)
+
+    def _on_readable(self):
+        try:
+            chunk = os.read(self._fd, 65536)
+        except BlockingIOError:
+            return
+        self.data += chunk
+        if not chunk:
+            self.close()
+        self._tell()
+
+    def close(self):
+        if self._fd >= 0:
+            self._loop.remove_reader(self._fd)
+            os.close(self._fd)
+            self._fd = -1
+        self.ended = True
+        self._tell()
+
+    def _tell(self):
+        self._news.set()
+        self._news = asyncio.Event()
+
+    async def chunks(self, offset):
+        while True:
+            news = self._news
+            if offset < len(self.data):
+                chunk = bytes(self.data[offset : offset + 65536])
+                offset += len(chunk)
+                yield chunk
+            elif self.ended:
+                return
+            else:
+                await news.wait()
+
+
+class Exec:
+    """One command in a container."""
+
+    def __init__(self, container, argv, env, timeout_s):
+        self._loop = asyncio.get_running_loop()
+        words = ["nsenter", "-t", str(container.init), "-p", "-m", "-n", "--", *argv]
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        self._popen = subprocess.Popen(words, env=env, cwd="/", bufsize=0, **pipes)
+        self.stdout = Output(os.dup(self._popen.stdout.fileno()))
+        self.stderr = Output(os.dup(self._popen.stderr.fileno()))
+        self._popen.stdout.close()
+        self._popen.stderr.close()
+        os.set_blocking(self._popen.stdin.fileno(), False)
+        self.written = 0
+        self.exited = self._loop.create_future()
+        self._pidfd = os.pidfd_open(self._popen.pid)
+        self._loop.add_reader(self._pidfd, self._on_exit)
+        self._timer = self._loop.call_later(timeout_s, self.kill) if timeout_s else None
+
+    def _on_exit(self):
+        self._loop.remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        self._popen.poll()
+        if self._timer is not None:
+            self._timer.cancel()
+        if not self.exited.done():
+            self.exited.set_result(self._popen.returncode)
+
+    async def feed(self, offset, data, eof):
+        """Write from `offset` on; what was written before, by an earlier try, is not written again."""
+        rest = memoryview(data)[max(self.written - offset, 0) :]
+        while rest:
+            try:
+                count = os.write(self._popen.stdin.fileno(), rest[:65536])
+            except BlockingIOError:
+                await self._writable()
+                continue
+            self.written += count
+            rest = rest[count:]
+        if eof and not self._popen.stdin.closed:
+            self._popen.stdin.close()
+
+    async def _writable(self):
+        ready = self._loop.create_future()
+        fd = self._popen.stdin.fileno()
+        self._loop.add_writer(fd, lambda: ready.done() or ready.set_result(None))
+        try:
+            await asyncio.wait({ready, self.exited}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._loop.remove_writer(fd)
+
+    def kill(self):
+        for pid in children_of(self._popen.pid):
+            os.kill(pid, signal.SIGKILL)
+
+    async def close(self):
+        if self._popen.poll() is None:
+            self._popen.kill()
+        await asyncio.wait({self.exited}, timeout=10)
+        self.stdout.close()
+        self.stderr.close()
+        if not self._popen.stdin.closed:
+            self._popen.stdin.close()
+
+
+class Container:
+    """Made by `start`, ended by `close` with everything in it."""
+
+    def __init__(self):
+        self.init = 0
+        self.execs = {}
+        self._popen = None
+        self._gates = []
+
+    async def start(self, entrypoint):
+        words = [*_MAKE, "sh", "-c", _PREPARE, "sh", *entrypoint]
+        env = image_environment()
+        self._popen = subprocess.Popen(words, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, bufsize=0)
+        said = Output(os.dup(self._popen.stdout.fileno()))
+        self._popen.stdout.close()
+        async for chunk in said.chunks(0):
+            assert chunk == b"up\n", chunk
+            break
+        said.close()
+        (self.init,) = children_of(self._popen.pid)
+
+        listener = await asyncio.to_thread(in_network_of, self.init, lambda: socket.create_server(("127.0.0.1", 7070)))
+        self._gates.append(await asyncio.start_server(_relay, sock=listener))
+
+    async def tunnel(self, port):
+        """A port of this machine behind which the container's `port` is."""
+
+        async def carry(reader, writer):
+            connect = lambda: socket.create_connection(("127.0.0.1", port), timeout=10)  # noqa: E731
+            inside = await asyncio.to_thread(in_network_of, self.init, connect)
+            inner_reader, inner_writer = await asyncio.open_connection(sock=inside)
+            await asyncio.gather(_pump(reader, inner_writer), _pump(inner_reader, writer))
+
+        gate = await asyncio.start_server(carry, "127.0.0.1", 0)
+        self._gates.append(gate)
+        return gate.sockets[0].getsockname()[1]
+
+    async def close(self):
+        for gate in self._gates:
+            gate.close()
+        if self._popen is not None:
+            self._popen.kill()
+            await asyncio.to_thread(self._popen.wait)
+        for command in self.execs.values():
+            await command.close()
+
+
+def children_of(pid):
+    try:
+        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def in_network_of(pid, make):
+    """A socket that belongs to the network of another process. The thread goes there and comes back."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with open("/proc/thread-self/ns/net") as home, open(f"/proc/{pid}/ns/net") as there:
+        assert libc.setns(there.fileno(), _CLONE_NEWNET) == 0, os.strerror(ctypes.get_errno())
+        try:
+            made = make()
+            made.setblocking(False)
+            return made
+        finally:
+            assert libc.setns(home.fileno(), _CLONE_NEWNET) == 0
+
+
+async def _relay(reader, writer):
+    head = await reader.readuntil(b"\r\n\r\n")
+    verb, path, rest = head.split(b" ", 2)
+    port, _, path = path.lstrip(b"/").partition(b"/")
+    host_reader, host_writer = await asyncio.open_connection("127.0.0.1", int(port))
+    host_writer.write(b" ".join([verb, b"/" + path, rest]))
+    await asyncio.gather(_pump(reader, host_writer), _pump(host_reader, writer))
+
+
+async def _pump(reader, writer):
+    try:
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+    except ConnectionError:
+        pass
+    finally:
+        writer.close()
