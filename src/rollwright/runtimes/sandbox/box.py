@@ -1,0 +1,150 @@
+"""A box from the owner's side: made, looked at, emptied and freed. It knows nothing of commands and of the contract.
+
+What is made, in this order: a note in the journal, control groups, a channel to the warden, and by the warden the
+namespaces and mounts. Everything is freed in the other order; the note goes last.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+import msgspec
+
+from rollwright.runtimes.journal import Journal
+from rollwright.runtimes.local.threads import in_thread
+from rollwright.runtimes.state import BoxState
+from rollwright.wire import RuntimeFault, RuntimeLost
+
+from . import cgroups
+from .channel import Channel, in_memory
+from .config import SandboxConfig
+from .keeper import keeper
+from .layout import bwrap_words, find_bwrap, furnishing, held
+from .looks import look
+from .seccomp import filter_code
+from .sweep import SEPARATOR
+
+KIND = "sandbox"
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    groups: cgroups.Groups
+    order: bytes
+    link: socket.socket
+
+
+class Box:
+    """One box. `channel` is there after `make`."""
+
+    def __init__(self, name: str, config: SandboxConfig, journal: Journal) -> None:
+        self.name = name
+        self.config = config
+        self.channel: Channel | None = None
+        self.pid = 0
+        """Its first process, which holds the namespaces."""
+        self.root = -1
+        """Its root directory, as a descriptor."""
+        self.groups = cgroups.Groups()
+        self._journal = journal
+        self._upper = -1
+        self._noted = False
+
+    async def make(self) -> None:
+        prepared = await in_thread(self._prepare)
+        self.groups = prepared.groups
+        self.channel = Channel(prepared.link)
+        body, code = in_memory(prepared.order), in_memory(filter_code())
+        try:
+            reply, fds = await self.channel.ask("open", [body, code])
+        finally:
+            os.close(body)
+            os.close(code)
+        self._keep_upper(fds)
+        self.pid = reply["pid"]
+        self.root = await in_thread(os.open, f"/proc/{self.pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    async def clear(self) -> None:
+        """End everything that runs in it, and mount every place that could be written anew."""
+        channel = self.live()
+        await channel.quiet()
+        _, fds = await channel.ask("clear")
+        self._keep_upper(fds)
+
+    async def look(self, environment: Mapping[str, str]) -> BoxState:
+        own_network = self.config.network == "none"
+        try:
+            return await in_thread(look, self.pid, environment, own_network=own_network, upper=self._upper)
+        except OSError as error:
+            raise RuntimeLost(f"box {self.name} is gone: {error}") from error
+
+    async def free(self) -> None:
+        """End the box and remove what was made for it. What could not be removed stays written down for a sweep."""
+        if self.channel is not None:
+            with suppress(RuntimeLost):  # It is gone already.
+                await self.channel.ask("stop")
+            self.channel.close()
+        self._keep_upper([])
+        if self.root >= 0:
+            os.close(self.root)
+            self.root = -1
+        await in_thread(self._remove)
+
+    def live(self) -> Channel:
+        if self.channel is None or self.channel.closed:
+            raise RuntimeLost(f"box {self.name} is gone")
+        return self.channel
+
+    def limits(self) -> dict[str, int]:
+        """Bounds of each process, by their names in `resource`; memory only where no control group bounds it."""
+        limits = {"RLIMIT_CORE": 0, "RLIMIT_CPU": self.config.cpu_s, "RLIMIT_NOFILE": self.config.open_files}
+        if "memory" not in self.groups.controllers:
+            limits["RLIMIT_DATA"] = self.config.memory_mb << 20
+        kept = {name: value for name, value in limits.items() if value or name == "RLIMIT_CORE"}
+        return {name: _lower(name, value) for name, value in kept.items()}
+
+    def _prepare(self) -> _Prepared:
+        bwrap = find_bwrap()
+        self._note()
+        bounds = cgroups.Bounds(self.config.memory_mb, self.config.cpus, self.config.pids)
+        groups = cgroups.make(f"rollwright-{self.name}", bounds)
+        self.groups = groups
+        code = filter_code()
+        order = {
+            "argv": held(bwrap_words(self.config, bwrap), filtered=bool(code)),
+            "env": {"PATH": os.defpath},
+            "seccomp": code.hex(),
+            "plan": furnishing(self.config, groups.paths),
+        }
+        return _Prepared(groups, msgspec.json.encode(order), keeper.channel())
+
+    def _note(self) -> None:
+        clues = {"groups": SEPARATOR.join(cgroups.places(f"rollwright-{self.name}"))}
+        try:
+            self._journal.open(KIND, self.name, clues)
+        except OSError as error:
+            raise RuntimeFault(f"could not write {self._journal!r}: {error}; set ROLLWRIGHT_CACHE_DIR") from error
+        self._noted = True
+
+    def _remove(self) -> None:
+        try:
+            cgroups.remove(self.groups.paths)
+        except OSError as error:
+            raise RuntimeFault(f"could not remove the control groups of {self.name}: {error}") from error
+        if self._noted:
+            self._journal.close(self.name)
+
+    def _keep_upper(self, fds: list[int]) -> None:
+        if self._upper >= 0:
+            os.close(self._upper)
+        self._upper = fds[0] if fds else -1
+
+
+def _lower(name: str, wanted: int) -> int:
+    hard = resource.getrlimit(getattr(resource, name))[1]
+    return wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)

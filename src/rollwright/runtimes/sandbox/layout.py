@@ -1,0 +1,124 @@
+"""What a box is made of: which directories of the host it shows, where programs may write, and the words for bwrap.
+
+The root is an empty file system that only shows what is listed here, all of it read-only: an allow-list, like the
+environment. Homes, /run, /var, /srv, /mnt and whatever else the host has are not there.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from rollwright.runtimes.provision import cache_dir
+from rollwright.wire import UsageError
+
+from .config import SandboxConfig
+
+WORKSPACE, HOME, TMP, TMPDIR = "/workspace", "/home/box", "/tmp", "/tmp/box"
+PLACES = {WORKSPACE: "755", HOME: "755", TMP: "1777", "/dev/shm": "1777"}
+"""Where programs may write, with the mode of each."""
+USER = 1000
+"""User and group of programs in the box. Outside of it they are the owner's own, without any privilege."""
+
+_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/nix", "/gnu")
+_SECRET = ("/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-", "/etc/sudoers", "/etc/ssh")
+_SECRET_TREES = ("/etc/ssl/private", "/etc/sudoers.d", "/etc/docker", "/etc/kubernetes", "/etc/NetworkManager")
+_LOWER = "/run/template"
+_LAYERS = "/run/layers"
+_HOLD = 'trap "" CHLD; exec cat'
+"""The first process: it says when the box is ready, lets the kernel bury orphans, and ends with its standard input."""
+
+
+def find_bwrap() -> str:
+    path = shutil.which("bwrap")
+    if path is None:
+        raise UsageError("the sandbox runtime needs bubblewrap; install it with: apt-get install bubblewrap")
+    return path
+
+
+def bwrap_words(config: SandboxConfig, bwrap: str) -> list[str]:
+    """The command line that makes the box; descriptor 3 tells its pid, 4 holds the filter of system calls."""
+    words = [bwrap, "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
+    words += ["--uid", str(USER), "--gid", str(USER), "--hostname", "box", "--die-with-parent", "--as-pid-1"]
+    words += ["--unshare-net"] if config.network == "none" else []
+    words += _system_words(config)
+    words += ["--proc", "/proc", "--dev", "/dev", "--dir", "/var", "--symlink", TMP, "/var/tmp", "--dir", _LAYERS]
+    for place in (WORKSPACE, HOME, TMP):
+        words += ["--dir", place]
+    if config.workspace_from:
+        words += ["--ro-bind", config.workspace_from, _LOWER]
+    for path in shown(config):
+        words += ["--ro-bind", path, path]
+    # Without a filter for this machine the descriptor is empty, and bwrap is not told of it.
+    return [*words, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/", "--info-fd", "3"]
+
+
+def held(words: list[str], *, filtered: bool) -> list[str]:
+    """The words of the whole command, with the process that holds the box."""
+    return [*words, *(["--seccomp", "4"] if filtered else []), "--", "/bin/sh", "-c", _HOLD]
+
+
+def furnishing(config: SandboxConfig, groups: Iterable[str]) -> dict[str, Any]:
+    """What the warden mounts where, at the start and at every reset."""
+    lower = _LOWER if config.workspace_from else ""
+    return {
+        "places": [
+            {"path": path, "mode": mode, "lower": lower if path == WORKSPACE else ""} for path, mode in PLACES.items()
+        ],
+        "size_mb": config.disk_mb,
+        "inodes": config.disk_files,
+        "carried": [path for path in shown(config) if _below(path, PLACES)],
+        "directories": [TMPDIR],
+        "groups": list(groups),
+    }
+
+
+def shown(config: SandboxConfig) -> list[str]:
+    """Directories of the host that the box shows besides the system's, none inside another."""
+    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    own = [os.fspath(cache_dir()), sys.base_prefix, sys.prefix, package]
+    candidates = [os.path.abspath(path) for path in own if os.path.isdir(path)]
+    for path in config.visible:
+        if not os.path.isdir(path):
+            raise UsageError(f"runtime.visible names {path!r}, which is no directory here")
+        candidates.append(os.path.normpath(path))
+    kept: list[str] = []
+    for path in sorted(set(candidates)):
+        if not _below(path, (*kept, *_SYSTEM)) and _may_be_shown(path, path in config.visible):
+            kept.append(path)
+    return kept
+
+
+def is_shown(config: SandboxConfig, path: str) -> bool:
+    return _below(path, (*shown(config), *_SYSTEM))
+
+
+def _may_be_shown(path: str, asked: bool) -> bool:
+    """Not where it would cover a place of the box itself."""
+    covered = [place for place in (*PLACES, "/proc", "/dev", _LAYERS) if _below(place, (path,))]
+    if covered and asked:
+        raise UsageError(f"runtime.visible names {path!r}, which covers {covered[0]} of the box; name what lies in it")
+    return not covered
+
+
+def _system_words(config: SandboxConfig) -> Iterator[str]:
+    for path in _SYSTEM:
+        if os.path.islink(path):
+            yield from ("--symlink", os.readlink(path), path)
+        elif os.path.isdir(path):
+            yield from ("--ro-bind", path, path)
+    for path in (*_SECRET, *_SECRET_TREES):
+        if os.path.isdir(path):
+            yield from ("--tmpfs", path, "--remount-ro", path)
+        elif os.path.isfile(path):
+            yield from ("--ro-bind", "/dev/null", path)
+    names = os.path.realpath("/etc/resolv.conf")
+    if config.network == "full" and os.path.isfile(names) and not _below(names, _SYSTEM):
+        yield from ("--ro-bind", names, names)
+
+
+def _below(path: str, tops: Iterable[str]) -> bool:
+    return any(path == top or path.startswith(top.rstrip("/") + "/") for top in tops)

@@ -1,0 +1,270 @@
+"""One box, as the warden sees it: a first process that holds its namespaces, and the programs that were started in it.
+
+The box lives as long as its channel: when the owner closes it, or dies, everything in the box is killed and what was
+made for it outside (control groups) is removed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from .entry import IGNORED, errand, start_program
+from .furnish import clear, furnish
+from .loop import Loop, read_all, receive, send
+
+_REMOVE_S = 2.0
+_LAST_S = 20
+"""How long the end of all boxes may take after the owner's; what is left then dies with this process."""
+
+
+class Box:
+    def __init__(self, loop: Loop, channel: socket.socket, on_end: Callable[[Box], None]) -> None:
+        self._loop = loop
+        self._channel = channel
+        self._on_end = on_end
+        self._ending = False
+        self._asked: dict[str, Any] | None = None
+        self._plan: dict[str, Any] = {}
+        self._seccomp = b""
+        self._keeper = 0
+        self._pid = 0
+        self._handle = -1
+        self._pipes: list[int] = []
+        self._programs: dict[int, tuple[int, int]] = {}
+        loop.watch(channel.fileno(), self._on_message)
+
+    def end(self, request: dict[str, Any] | None = None) -> None:
+        """Kill the box; the rest follows when its first process, and with it every other, is gone."""
+        if self._ending:
+            return
+        self._ending, self._asked = True, request
+        if self._handle < 0:
+            self._kill_keeper()
+            self._finish()
+            return
+        for program, (_, handle) in list(self._programs.items()):
+            if not self._loop.watches(handle):  # Its end was told and nobody will ask for it any more.
+                self._reap(program)
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._handle, signal.SIGKILL)
+
+    def _finish(self) -> None:
+        """Nothing of the box runs any more. Its channel is closed, by which an owner who did not ask learns of it."""
+        self._ending = True
+        for fd in self._pipes:
+            self._loop.forget(fd)
+            os.close(fd)
+        if self._handle >= 0:
+            self._loop.forget(self._handle)
+            os.close(self._handle)
+            self._kill_keeper()
+        for program in list(self._programs):
+            self._reap(program)
+        if self._asked is not None:
+            self._answer(self._asked)
+        else:
+            _remove_groups(self._plan.get("groups", ()))
+        self._loop.forget(self._channel.fileno())
+        self._channel.close()
+        self._on_end(self)
+
+    def _kill_keeper(self) -> None:
+        """The part of bwrap that stayed outside, which has nothing more to do."""
+        if self._keeper:
+            os.kill(self._keeper, signal.SIGKILL)
+            os.waitpid(self._keeper, 0)
+
+    def _on_message(self) -> None:
+        message = receive(self._channel)
+        if message is None:
+            self._loop.forget(self._channel.fileno())
+            self.end()
+            return
+        request, fds = message
+        try:
+            getattr(self, f"_do_{request['op']}")(request, fds)
+        except OSError as error:
+            self._answer(request, error=str(error))
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    def _answer(self, request: dict[str, Any], fds: Sequence[int] = (), **fields: Any) -> None:
+        send(self._channel, {"id": request["id"], "error": "", **fields}, fds)
+
+    def _do_open(self, request: dict[str, Any], fds: list[int]) -> None:
+        order = json.loads(read_all(fds[0]))
+        self._plan = order["plan"]
+        self._seccomp = bytes.fromhex(order["seccomp"])
+        talk, echo = os.pipe()
+        ready, word = os.pipe()
+        info, told = os.pipe()
+        errors = os.memfd_create("errors")
+        os.write(echo, b"\n")
+        actions = [(os.POSIX_SPAWN_DUP2, fd, n) for n, fd in enumerate((talk, word, errors, told, fds[1]))]
+        self._keeper = os.posix_spawn(
+            order["argv"][0], order["argv"], order["env"], file_actions=actions, setsid=True, setsigdef=IGNORED
+        )
+        for fd in (talk, word, told):
+            os.close(fd)
+        self._pipes = [echo, ready, info]
+
+        def on_ready() -> None:
+            self._loop.forget(ready)
+            if os.read(ready, 1):
+                self._on_held(request, json.loads(os.read(info, 4096))["child-pid"])
+            else:
+                words = os.pread(errors, 4096, 0).decode("utf-8", "replace").strip()
+                self._answer(request, error=words or "bwrap gave no reason")
+            os.close(errors)
+
+        self._loop.watch(ready, on_ready)
+
+    def _on_held(self, request: dict[str, Any], pid: int) -> None:
+        self._pid = pid
+        self._handle = os.pidfd_open(pid)
+        self._loop.watch(self._handle, self._finish)
+        self._send_errand(request, lambda: furnish(self._plan), ("mnt",), pid=pid)
+
+    def _do_clear(self, request: dict[str, Any], fds: list[int]) -> None:
+        self._send_errand(request, lambda: clear(self._plan), ("mnt", "pid"))
+
+    def _do_listen(self, request: dict[str, Any], fds: list[int]) -> None:
+        def work() -> list[int]:
+            server = socket.socket()
+            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                server.bind(("127.0.0.1", request["port"]))
+            except OSError:
+                server.bind(("127.0.0.1", 0))
+            server.listen(128)
+            return [server.detach()]
+
+        self._send_errand(request, work, ("net",))
+
+    def _do_socket(self, request: dict[str, Any], fds: list[int]) -> None:
+        self._send_errand(request, lambda: [socket.socket().detach()], ("net",))
+
+    def _send_errand(
+        self, request: dict[str, Any], work: Callable[[], Sequence[int]], kinds: Sequence[str], **fields: Any
+    ) -> None:
+        pid, answers = errand(self._pid, work, kinds)
+
+        def on_answer() -> None:
+            self._loop.forget(answers.fileno())
+            message = receive(answers)
+            answers.close()
+            os.waitpid(pid, 0)
+            reply, fds = message or ({"error": "the errand died"}, [])
+            self._answer(request, fds, **fields, **reply)
+            for fd in fds:
+                os.close(fd)
+
+        self._loop.watch(answers.fileno(), on_answer)
+
+    def _do_spawn(self, request: dict[str, Any], fds: list[int]) -> None:
+        order = json.loads(read_all(fds[0]))
+        between, telling = start_program(self._handle, order, fds[1:4], self._seccomp)
+        heard = bytearray()
+
+        def on_told() -> None:
+            part = os.read(telling, 4096)
+            heard.extend(part)
+            if part:
+                return
+            self._loop.forget(telling)
+            os.close(telling)
+            os.waitpid(between, 0)
+            self._on_started(request, bytes(heard))
+
+        self._loop.watch(telling, on_told)
+
+    def _on_started(self, request: dict[str, Any], heard: bytes) -> None:
+        number, _, error = heard.partition(b"\n")
+        if not number.isdigit():
+            self._answer(request, error=heard.decode("utf-8", "replace").lstrip("!") or "the program did not start")
+            return
+        pid = int(number)
+        if error:
+            os.waitpid(pid, 0)
+            self._answer(request, error=error.decode("utf-8", "replace").lstrip("!"))
+            return
+        handle = os.pidfd_open(pid)
+        self._programs[request["id"]] = (pid, handle)
+        self._answer(request, pid=pid)
+        self._loop.watch(handle, lambda: self._on_exit(request["id"], pid, handle))
+
+    def _on_exit(self, program: int, pid: int, handle: int) -> None:
+        if self._ending:
+            self._reap(program)
+            return
+        self._tell_exit(program, pid, handle)
+
+    def _tell_exit(self, program: int, pid: int, handle: int) -> None:
+        """Tell the end, but leave the process unreaped, so that its id names nothing else while the owner holds it."""
+        self._loop.forget(handle)
+        ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        assert ended is not None
+        status = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+        send(self._channel, {"ended": program, "status": status})
+
+    def _do_stop(self, request: dict[str, Any], fds: list[int]) -> None:
+        self.end(request)
+
+    def _do_reap(self, request: dict[str, Any], fds: list[int]) -> None:
+        self._reap(request["program"])
+
+    def _reap(self, program: int) -> None:
+        pid, handle = self._programs.pop(program, (0, -1))
+        if pid:
+            self._loop.forget(handle)
+            os.close(handle)
+            os.waitpid(pid, 0)
+
+
+def _remove_groups(groups: Sequence[str]) -> None:
+    """A control group goes when the last process of it is reaped, which may be a moment after its death."""
+    deadline = time.monotonic() + _REMOVE_S
+    for group in groups:
+        while True:
+            try:
+                os.rmdir(group)
+            except FileNotFoundError:
+                break
+            except OSError:
+                if time.monotonic() > deadline:
+                    break
+                time.sleep(0.001)
+            else:
+                break
+
+
+def serve(control: socket.socket) -> None:
+    """Make a box for every channel that arrives, until the owner closes the control channel or dies; then end all."""
+    loop = Loop()
+    boxes: set[Box] = set()
+
+    def leave(box: Box) -> None:
+        boxes.discard(box)
+        loop.ended = not boxes and not loop.watches(control.fileno())
+
+    def on_control() -> None:
+        message = receive(control)
+        if message is not None:
+            boxes.update(Box(loop, socket.socket(fileno=fd), leave) for fd in message[1])
+            return
+        loop.forget(control.fileno())
+        signal.alarm(_LAST_S)
+        loop.ended = not boxes
+        for box in list(boxes):
+            box.end()
+
+    loop.watch(control.fileno(), on_control)
+    loop.run()

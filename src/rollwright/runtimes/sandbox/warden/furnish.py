@@ -1,0 +1,86 @@
+"""The places of a box that programs may write: mounted at its start, and thrown away and mounted anew at a reset.
+
+Each is a file system in memory with a bound of its own. The workspace may lie over a template: then it is an overlay
+whose upper layer is in memory, and a reset costs the same however large the template is. Runs inside of the box.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from . import kernel
+from .entry import kill_everything
+
+_QUIET = kernel.MS_NOSUID | kernel.MS_NODEV
+_LAYERS = "/run/layers"
+_GONE_S = 10.0
+
+
+def furnish(plan: dict[str, Any]) -> Sequence[int]:
+    """Mount every place of `plan` anew. What the plan shows below a place is carried over. The answer is the upper
+    directory of an overlay, by which the owner sees what was changed without walking the template."""
+    carried = [(path, kernel.pick_up(path)) for path in plan["carried"]]
+    uppers = []
+    for place in plan["places"]:
+        while kernel.unmount(place["path"]):
+            pass
+        uppers += _mount(place, plan)
+    for path, tree in carried:
+        _make_place(path)
+        kernel.put_down(tree, path)
+    for path in plan["directories"]:
+        os.mkdir(path, 0o700)
+    return uppers
+
+
+def clear(plan: dict[str, Any]) -> Sequence[int]:
+    """End everything that runs in the box, see it gone, and furnish it anew."""
+    kill_everything()
+    deadline = time.monotonic() + _GONE_S
+    pause_s = 0.0001
+    while left := running():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{len(left)} processes are still there after {_GONE_S:g} s of killing")
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, 0.05)
+        if pause_s > 0.01:
+            kill_everything()  # A program that was on its way in arrived after the first strike.
+    return furnish(plan)
+
+
+def running() -> list[str]:
+    """Processes of the box besides its first; those that ended and wait for their parent do not count."""
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit() and name != "1":
+            with suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
+                if file.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X"):
+                    found.append(name)
+    return found
+
+
+def _mount(place: dict[str, Any], plan: dict[str, Any]) -> list[int]:
+    bounds = f"size={plan['size_mb']}m,nr_inodes={plan['inodes']}"
+    if not place["lower"]:
+        kernel.mount("box", place["path"], "tmpfs", _QUIET, f"{bounds},mode={place['mode']}")
+        return []
+    while kernel.unmount(_LAYERS):
+        pass
+    kernel.mount("box", _LAYERS, "tmpfs", _QUIET, f"{bounds},mode=700")
+    os.mkdir(f"{_LAYERS}/upper", int(place["mode"], 8))
+    os.mkdir(f"{_LAYERS}/work", 0o700)
+    layers = f"lowerdir={place['lower']},upperdir={_LAYERS}/upper,workdir={_LAYERS}/work,userxattr"
+    kernel.mount("box", place["path"], "overlay", _QUIET, layers)
+    upper = os.open(f"{_LAYERS}/upper", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    # The layers live on below the overlay; programs must not reach them by another way.
+    kernel.unmount(_LAYERS)
+    return [upper]
+
+
+def _make_place(path: str) -> None:
+    """Something to mount on, like what is carried over: the caller carries directories only."""
+    os.makedirs(path, exist_ok=True)
