@@ -12,6 +12,8 @@ from rollwright.wire.hints import hint
 
 from .contract import Runtime, RuntimeConfig
 from .docker import DockerConfig
+from .sandbox.config import SandboxConfig
+from .modal import ModalConfig
 from .subprocess import SubprocessConfig, SubprocessRuntime
 
 
@@ -21,12 +23,30 @@ def _docker(config: DockerConfig) -> Runtime:
     return DockerRuntime(config)
 
 
-RUNTIME_KINDS: Mapping[str, type[RuntimeConfig]] = {"subprocess": SubprocessConfig, "docker": DockerConfig}
+def _modal(config: ModalConfig) -> Runtime:
+    from .modal.runtime import ModalRuntime
+
+    return ModalRuntime(config)
+
+
+def _sandbox(config: SandboxConfig) -> Runtime:
+    from .sandbox.runtime import SandboxRuntime
+
+    return SandboxRuntime(config)
+
+
+RUNTIME_KINDS: Mapping[str, type[RuntimeConfig]] = {
+    "subprocess": SubprocessConfig,
+    "docker": DockerConfig,
+    "modal": ModalConfig,
+}
 """Every kind by name, with its settings."""
 
 _MAKERS: Mapping[type[RuntimeConfig], Callable[[Any], Runtime]] = {
     SubprocessConfig: SubprocessRuntime,
+    SandboxConfig: _sandbox,
     DockerConfig: _docker,
+    ModalConfig: _modal,
 }
 
 
