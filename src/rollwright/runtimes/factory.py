@@ -12,8 +12,8 @@ from rollwright.wire.hints import hint
 
 from .contract import Runtime, RuntimeConfig
 from .docker import DockerConfig
-from .sandbox.config import SandboxConfig
 from .modal import ModalConfig
+from .sandbox.config import SandboxConfig
 from .subprocess import SubprocessConfig, SubprocessRuntime
 
 
