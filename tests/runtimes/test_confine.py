@@ -172,8 +172,8 @@ _OWNER = """
 
 @needs_landlock
 def test_no_secret_of_the_owner_is_seen_by_any_way(tmp_path):
-    """The owner is a process of its own here: /proc shows the environment that a process was started with. The spy looks
-    again and again while programs are started, when threads and children with the owner's memory come and go."""
+    """The owner is a process of its own here: /proc shows the environment that a process was started with. The spy
+    looks again and again while programs are started, when threads and children with the owner's memory come and go."""
     argv = [sys.executable, "-c", textwrap.dedent(_OWNER), str(tmp_path), _LOOK, textwrap.dedent(_SPY)]
     env = {**os.environ, "SECRET_KEY": f"sk-{os.urandom(8).hex()}-end"}
     done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=120, check=False)
