@@ -27,7 +27,7 @@ def look(pid: int, environment: Mapping[str, str], *, own_network: bool, upper: 
     return BoxState(
         files=dict(_files(tops)),
         processes=tuple(_processes(f"/proc/{pid}/root/proc")),
-        ports=tuple(sorted(_ports(f"/proc/{pid}/net"))) if own_network else (),
+        ports=tuple(sorted(_ports(pid, own_network=own_network))),
         environment=dict(environment),
         mounts=tuple(sorted(_mounts(pid))),
     )
@@ -42,22 +42,36 @@ def _processes(proc: str) -> Iterator[str]:
                     yield f"{name} {head.partition(b'(')[2].decode('utf-8', 'replace')}"
 
 
-def _ports(net: str) -> Iterator[str]:
-    for name in ("tcp", "tcp6"):
-        with suppress(FileNotFoundError), open(f"{net}/{name}", "rb") as file:
-            for line in file.read().splitlines()[1:]:
-                words = line.split()
-                if words[3] == _LISTENING:
-                    yield f"{name} {int(words[1].rpartition(b':')[2], 16)}"
-    for name in ("udp", "udp6"):
-        with suppress(FileNotFoundError), open(f"{net}/{name}", "rb") as file:
-            for line in file.read().splitlines()[1:]:
-                yield f"{name} {int(line.split()[1].rpartition(b':')[2], 16)}"
-    with suppress(FileNotFoundError), open(f"{net}/unix", "rb") as file:
+def _ports(pid: int, *, own_network: bool) -> Iterator[str]:
+    """Sockets that others can find. In a network of its own all are the box's; in the host's those its programs hold."""
+    held = None if own_network else set(_held_sockets(f"/proc/{pid}/root/proc"))
+    if held == set():
+        return
+    for name in ("tcp", "tcp6", "udp", "udp6"):
+        for words in _table(f"/proc/{pid}/net/{name}"):
+            if (words[3] == _LISTENING or name.startswith("udp")) and (held is None or words[9] in held):
+                yield f"{name} {int(words[1].rpartition(b':')[2], 16)}"
+    for words in _table(f"/proc/{pid}/net/unix"):
+        if len(words) > 7 and (held is None or words[6] in held):
+            yield f"unix {words[7].decode('utf-8', 'replace')}"
+
+
+def _table(path: str) -> Iterator[list[bytes]]:
+    with suppress(FileNotFoundError), open(path, "rb") as file:
         for line in file.read().splitlines()[1:]:
-            words = line.split()
-            if len(words) > 7:
-                yield f"unix {words[7].decode('utf-8', 'replace')}"
+            yield line.split()
+
+
+def _held_sockets(proc: str) -> Iterator[bytes]:
+    """Inodes of the sockets that the processes of the box have open."""
+    for name in os.listdir(proc):
+        if name.isdigit() and name != "1":
+            with suppress(OSError):
+                for fd in os.listdir(f"{proc}/{name}/fd"):
+                    with suppress(OSError):
+                        link = os.readlink(f"{proc}/{name}/fd/{fd}")
+                        if link.startswith("socket:["):
+                            yield link[8:-1].encode()
 
 
 def _mounts(pid: int) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""A program in a box, as the shared machinery for commands wants it: started by the warden, its end told by the loop."""
+"""A program in a box, as the shared machinery for commands wants it: started by the warden, its end told here."""
 
 from __future__ import annotations
 

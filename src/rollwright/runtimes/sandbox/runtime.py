@@ -13,9 +13,9 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Self
 
 from rollwright.runtimes.contract import ExecResult, Process, Reach, Warm
@@ -138,9 +138,7 @@ class SandboxRuntime:
     ) -> ExecResult:
         """Run a PEP 723 script with the dependencies it declares. A cold one must lie where the box can see it."""
         self._running()
-        if not is_shown(self.config, os.path.abspath(script)):
-            where = os.path.dirname(os.path.abspath(script))
-            raise RuntimeFault(f"the box does not show {os.fspath(script)!r}; add {where!r} to runtime.visible")
+        await in_thread(_check_shown, self.config, script)
         return await run_script(
             self, script, args, env=env, stdin=stdin, timeout_s=timeout_s, slots=self._slots, warm=warm
         )
@@ -236,7 +234,7 @@ class SandboxRuntime:
         self, argv: Sequence[str], env: Mapping[str, str] | None, cwd: str, *, feeds: bool, output_limit: int | None
     ) -> Command:
         _check_argv(argv)
-        place = os.path.normpath(os.path.join(WORKSPACE, cwd))
+        place = str(PurePosixPath(WORKSPACE, cwd))
         programs: list[Program] = []
         async with self._running().live().turns, spawn_turn():
             command = self._command(Launch(argv, self._admit(env, place), place), programs, feeds, output_limit)
@@ -336,6 +334,12 @@ async def _connected(link: socket.socket, port: int) -> socket.socket:
         link.close()
         raise
     return link
+
+
+def _check_shown(config: SandboxConfig, script: Path) -> None:
+    path = os.path.abspath(script)
+    if not is_shown(config, path):
+        raise RuntimeFault(f"the box does not show {path!r}; add {os.path.dirname(path)!r} to runtime.visible")
 
 
 def _check_argv(argv: Sequence[str]) -> None:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Any
 
 from .entry import IGNORED, errand, start_program
-from .furnish import clear, furnish
+from .furnish import clear, settle
 from .loop import Loop, read_all, receive, send
 
 _REMOVE_S = 2.0
@@ -131,7 +131,7 @@ class Box:
         self._pid = pid
         self._handle = os.pidfd_open(pid)
         self._loop.watch(self._handle, self._finish)
-        self._send_errand(request, lambda: furnish(self._plan), ("mnt",), pid=pid)
+        self._send_errand(request, lambda: settle(self._plan), ("mnt",), pid=pid)
 
     def _do_clear(self, request: dict[str, Any], fds: list[int]) -> None:
         self._send_errand(request, lambda: clear(self._plan), ("mnt", "pid"))

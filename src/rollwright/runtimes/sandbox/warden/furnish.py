@@ -17,7 +17,16 @@ from .entry import kill_everything
 
 _QUIET = kernel.MS_NOSUID | kernel.MS_NODEV
 _LAYERS = "/run/layers"
+_EMPTY = _LAYERS
+"""A directory with nothing in it, while nothing is mounted there."""
 _GONE_S = 10.0
+
+
+def settle(plan: dict[str, Any]) -> Sequence[int]:
+    """What is done once, at the start: cover what the plan hides, then furnish."""
+    for path in plan["hidden"]:
+        kernel.bind(_EMPTY if os.path.isdir(path) else os.devnull, path)
+    return furnish(plan)
 
 
 def furnish(plan: dict[str, Any]) -> Sequence[int]:

@@ -15,6 +15,7 @@ CLONE_NEWPID = 0x20000000
 CLONE_NEWNET = 0x40000000
 CLONE_PARENT = 0x00008000
 MS_NOSUID, MS_NODEV = 2, 4
+_MS_BIND = 4096
 MNT_DETACH = 2
 
 _SIGCHLD = 17
@@ -43,6 +44,11 @@ def owner_of(namespace: int) -> int:
 def mount(source: str, target: str, kind: str, flags: int, options: str) -> None:
     words = (source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), options.encode())
     _checked(_libc.mount(*words), f"mount {kind} on {target}")
+
+
+def bind(source: str, target: str) -> None:
+    """Show `source` at `target`, as read-only and harmless as the mount it comes from."""
+    _checked(_libc.mount(source.encode(), target.encode(), None, ctypes.c_ulong(_MS_BIND), None), f"bind on {target}")
 
 
 def unmount(target: str) -> bool:
