@@ -45,7 +45,8 @@ def make(world, journal):
     """Makes boxes. When the test is over, the vendor has none of them left and the journal is empty."""
     from modal_container import PLACE, PUBLIC
 
-    from rollwright.runtimes.modal import ModalConfig, ModalRuntime
+    from rollwright.runtimes.modal import ModalConfig
+    from rollwright.runtimes.modal.runtime import ModalRuntime
     from rollwright.runtimes.modal.vendor import Vendor
 
     vendor = Vendor()

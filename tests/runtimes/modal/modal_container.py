@@ -20,7 +20,11 @@ PUBLIC = "http://127.0.0.1:7070/{port}"
 """What stands for a public tunnel to this machine: an address that containers reach, with the port in the path."""
 
 _MAKE = ["unshare", "--pid", "--fork", "--kill-child", "--mount", "--net", "--mount-proc"]
-_PREPARE = 'mount -t tmpfs tmpfs /mnt && ip link set lo up && echo up && exec "$@"'
+_PREPARE = """
+while read -r from to rest; do case $to in /tmp/* | /run/* | /var/*) umount -l "$to" ;; esac; done < /proc/mounts
+mount -t tmpfs tmpfs /mnt && ip link set lo up && echo up && exec "$@"
+"""
+"""What others mount on this machine meanwhile is let go of: it would come and go in the container's own table."""
 _CLONE_NEWNET = 0x40000000
 
 
@@ -163,7 +167,8 @@ class Container:
     async def start(self, entrypoint):
         words = [*_MAKE, "sh", "-c", _PREPARE, "sh", *entrypoint]
         env = image_environment()
-        self._popen = subprocess.Popen(words, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, bufsize=0)
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE}
+        self._popen = subprocess.Popen(words, env=env, bufsize=0, **pipes)  # noqa: ASYNC220 - it returns at once.
         said = Output(os.dup(self._popen.stdout.fileno()))
         self._popen.stdout.close()
         async for chunk in said.chunks(0):

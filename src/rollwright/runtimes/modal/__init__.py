@@ -1,4 +1,3 @@
-"""Boxes at Modal. Its SDK (extra `modal`) is imported when the first box starts, and nowhere but in vendor.py."""
+"""Boxes at Modal. Its SDK (extra `modal`) is imported when the first box starts, by vendor.py and nowhere else."""
 
 from .config import ModalConfig as ModalConfig
-from .runtime import ModalRuntime as ModalRuntime

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from rollwright.runtimes.remote import LinkBroken
 from rollwright.wire import RuntimeFault, RuntimeLost
 
-from .vendor import broken
+from .vendor import broken, is_conflict
 
 T = TypeVar("T")
 
@@ -143,12 +143,17 @@ class ModalWire:
 
 
 async def feed(process: Any, data: bytes, *, last: bool) -> None:
-    for at in range(0, len(data), _PIECE):
-        process.stdin.write(data[at : at + _PIECE])
-        await process.stdin.drain.aio()
-    if last:
-        process.stdin.write_eof()
-        await process.stdin.drain.aio()
+    """Write to a program, and end its input after the `last` piece. LinkBroken where the program takes no more."""
+    try:
+        for at in range(0, len(data), _PIECE):
+            process.stdin.write(data[at : at + _PIECE])
+            await process.stdin.drain.aio()
+        if last:
+            process.stdin.write_eof()
+            await process.stdin.drain.aio()
+    except Exception as error:  # The SDK's border. Of a command that has ended it says the same as of a box that has.
+        told = broken(error, "modal")
+        raise LinkBroken("the program takes no more input") if is_conflict(error) else told from error
 
 
 async def ended_task(task: asyncio.Task[Any]) -> None:

@@ -4,6 +4,8 @@ found by it. `$0` is the directory of the box."""
 
 from __future__ import annotations
 
+import shlex
+
 _STRAYS = """
 strays=
 for p in /proc/[0-9]*; do
@@ -50,3 +52,8 @@ done
 echo "rollwright ended"
 """
 """Ends them, until a look finds none."""
+
+
+def script_line(program: str, *words: str) -> str:
+    """The shell line that runs one of these with `words` as `$0`, `$1`, and so on."""
+    return f"exec {shlex.join(['/bin/sh', '-c', program, *words])}"

@@ -13,6 +13,7 @@ import importlib.util
 from typing import Any
 
 from rollwright.runtimes.local.threads import in_thread
+from rollwright.runtimes.provision.flights import Flights
 from rollwright.runtimes.remote import LinkBroken, Pace, Retry
 from rollwright.wire import RuntimeFault, RuntimeLost, UsageError
 
@@ -33,12 +34,12 @@ class Vendor:
 
     def __init__(self) -> None:
         self._sdk: Any = None
-        self._apps: dict[str, Any] = {}
-        self._images: dict[tuple[str, str], Any] = {}
+        self._places: dict[str, tuple[Any, Any]] = {}
+        self._flights: Flights[tuple[Any, Any]] = Flights()
         self._paces: dict[float, Pace] = {}
 
     def __repr__(self) -> str:
-        return f"<Vendor modal, {len(self._apps)} apps, {len(self._images)} images>"
+        return f"<Vendor modal, {len(self._places)} apps with an image>"
 
     def pace(self, creates_per_s: float) -> Pace:
         return self._paces.setdefault(creates_per_s, Pace(1 / creates_per_s, _BURST))
@@ -46,11 +47,11 @@ class Vendor:
     async def create(self, config: ModalConfig, name: str) -> Any:
         """A running sandbox called `name`. Called again after a lost answer, it gives the one that was made."""
         sdk = await self._loaded()
-        app = await self._app(config.app)
+        app, image = await self._place(config)
         options: dict[str, Any] = {
             "app": app,
             "name": name,
-            "image": self._image(config),
+            "image": image,
             "timeout": config.lifetime_s,
             "block_network": config.block_network,
             "encrypted_ports": list(config.ports),
@@ -89,20 +90,20 @@ class Vendor:
             self._sdk = await in_thread(importlib.import_module, "modal")
         return self._sdk
 
-    async def _app(self, name: str) -> Any:
-        if name not in self._apps:
-            self._apps[name] = await self._sdk.App.lookup.aio(name, create_if_missing=True)
-        return self._apps[name]
+    async def _place(self, config: ModalConfig) -> tuple[Any, Any]:
+        """The app and the image of a box. Looked up and built once, for all who ask at the same time."""
+        key = "|".join((config.app, config.image, "" if config.image else config.python))
+        if key not in self._places:
+            self._places[key] = await self._flights.join(key, lambda: self._prepare(config))
+        return self._places[key]
 
-    def _image(self, config: ModalConfig) -> Any:
-        key = (config.image, "" if config.image else config.python)
-        if key not in self._images:
-            images = self._sdk.Image
-            if config.image:
-                self._images[key] = images.from_registry(config.image)
-            else:
-                self._images[key] = images.debian_slim(python_version=config.python).pip_install("uv")
-        return self._images[key]
+    async def _prepare(self, config: ModalConfig) -> tuple[Any, Any]:
+        app = await self._sdk.App.lookup.aio(config.app, create_if_missing=True)
+        if config.image:
+            image = self._sdk.Image.from_registry(config.image)
+        else:
+            image = self._sdk.Image.debian_slim(python_version=config.python).pip_install("uv")
+        return app, await image.build.aio(app)
 
 
 _shared = Vendor()
@@ -122,11 +123,11 @@ def meaning(error: Exception) -> Retry | None:
     """Whether creating may be tried again after this."""
     if _is(error, "ResourceExhaustedError"):
         return Retry(after_s=1.0)
-    return Retry() if _is(error, *_PASSING) or isinstance(error, OSError | asyncio.TimeoutError) else None
+    return Retry() if _is(error, *_PASSING) or isinstance(error, OSError) else None
 
 
 def refused(error: Exception, what: str) -> RuntimeFault:
-    """An error of the SDK while a box is made."""
+    """An error of the SDK that says that no box was made, and that none will be."""
     if _is(error, *_STRANGERS):
         return RuntimeFault(
             f"modal refused {what}: {_words(error)}. Set MODAL_TOKEN_ID and MODAL_TOKEN_SECRET, or run: modal token new"
@@ -141,6 +142,11 @@ def broken(error: Exception, name: str) -> Exception:
     if _is(error, *_STRANGERS, "InvalidError"):
         return RuntimeFault(f"modal refused a command in box {name}: {_words(error)}")
     return LinkBroken(_words(error))
+
+
+def is_conflict(error: Exception) -> bool:
+    """The request came too late for the state that its object is in."""
+    return _is(error, "ConflictError")
 
 
 def _is(error: Exception, *names: str) -> bool:
