@@ -74,12 +74,17 @@ collect() {
     eval "count_$1=$!"
 }
 
+# Whether the box still belongs to the user who sent this: a request that was late on its way must not reach the next.
+welcome() {
+    read -r token < "$control/token" && [ "$token" = "${mark%%/*}" ]
+}
+
 # Become the program. The id is written before the order to stop is looked at, and the order is given before the id is
 # looked for: one of the two is always seen.
 become() {
     read -r me rest < /proc/self/stat
     echo "$me" > "$at/pid"
-    [ ! -e "$at/stop" ] || exit 137
+    [ ! -e "$at/stop" ] && welcome || exit 137
     cd "$cwd" || exit 126
     unset RW_STDIN RW_DATA
     for name in $names; do
@@ -107,8 +112,8 @@ report() {
 # NUMBER MARK LIMIT SECONDS CWD NAMES FORGET PROGRAM...; SECONDS is empty for a program that is talked to.
 claim() {
     number=$1 mark=$2 limit=$3 seconds=$4 cwd=$5 names=$6 at=$control/$1
-    for old in $7; do rm -rf "${control:?}/$old"; done
-    mkdir "$at" 2>/dev/null || { echo "rollwright again"; exit 0; }
+    for old in $7; do rm -rf "${control:?}/$old"/*; done
+    welcome && mkdir "$at" 2>/dev/null || { echo "rollwright again"; exit 0; }
     [ -d "$cwd" ] || { echo "rollwright nowhere"; exit 0; }
     echo "$$" > "$at/boss"
     export HOME="$root/home" TMPDIR="$root/tmp"
@@ -214,16 +219,20 @@ put() {
     if [ -n "$2" ]; then cat "$2" > "$1" && rm -f "$2"; else printf %s "${RW_DATA:-}" | base64 -d > "$1"; fi
 }
 
+# TOKEN: whose programs are welcome.
 do_make() {
-    mkdir -p "$root/home" "$root/tmp" "$root/workspace" && : > "$control/stamp" && echo "rollwright made"
+    mkdir -p "$root/home" "$root/tmp" "$root/workspace" && echo "$1" > "$control/token" && : > "$control/stamp" &&
+        echo "rollwright made"
 }
 
-# MARK: end everything and make the directories anew.
+# OLD NEW: end every program whose mark begins with OLD, and make the directories anew for those of NEW. What passed the
+# gate just before it closed is caught by the second strike.
 do_clear() {
-    strike "$1" "" || { echo "rollwright survived"; exit 0; }
+    echo "$2" > "$control/token"
+    strike "$1/" "" || { echo "rollwright survived"; exit 0; }
     chmod -R u+rwx "$root/workspace" "$root/home" "$root/tmp" 2>/dev/null
     rm -rf "$root/workspace" "$root/home" "$root/tmp" && mkdir "$root/workspace" "$root/home" "$root/tmp" &&
-        rm -rf "$control"/[0-9]* && echo "rollwright cleared"
+        rm -rf "$control"/[0-9]*/* && strike "$1/" "" && echo "rollwright cleared"
 }
 
 # PLACE...: what one user could leave for the next; changes since the box was made are looked for below each place.

@@ -25,7 +25,8 @@ from rollwright.wire import RuntimeFault, RuntimeLost
 BOX_SCRIPT = Path(__file__).with_name("box.sh")
 INLINE_BYTES = 48 << 10
 """What is carried inside of a request; the kernel takes no variable or word over 128 KiB."""
-_LINE_BYTES = 96 << 10
+_LINE_BYTES = 60 << 10
+"""The longest line that is sent as such: one vendor takes 64 KiB of words."""
 _OPERATION_S = 60.0
 _MARGIN_S = 20.0
 _FETCHES = 4
@@ -65,7 +66,7 @@ class RemoteShell:
         script = base64.b64encode(BOX_SCRIPT.read_bytes()).decode()
         control = shlex.quote(f"{self.root}/control")
         line = f'mkdir -p {control} && printf %s "$RW_DATA" | base64 -d > {control}/box.sh'
-        await self._repeat(f"{line} && exec {self._line('make')}", {"RW_DATA": script}, b"made")
+        await self._repeat(f"{line} && exec {self._line('make', self._token)}", {"RW_DATA": script}, b"made")
 
     async def run(
         self, argv: Sequence[str], env: Mapping[str, str], stdin: bytes, cwd: str, timeout_s: float, limit: int
@@ -154,7 +155,8 @@ class RemoteShell:
 
     async def clear(self) -> None:
         """End everything that programs of this box started, and empty its directories."""
-        await self._repeat(self._exec("clear", f"{self._token}/"), {}, b"cleared")
+        old, self._token = self._token, secrets.token_hex(16)
+        await self._repeat(self._exec("clear", old, self._token), {}, b"cleared")
         self._done = []
 
     async def inspect(self, watched: Sequence[str] = ()) -> BoxState:

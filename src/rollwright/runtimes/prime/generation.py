@@ -1,0 +1,183 @@
+"""One remote box as one user has it. A box that was replaced or cleaned is the next generation, in the second case with
+the same id. What a user runs in it is broken off with it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
+
+from rollwright.runtimes.contract import ExecResult
+from rollwright.runtimes.local import shielded
+from rollwright.runtimes.remote import Lifetime, LinkBroken, RemoteProcess, RemoteScripts, RemoteShell
+from rollwright.runtimes.slots import CpuSlots
+from rollwright.wire import RuntimeFault, RuntimeLost
+
+from .config import PrimeConfig
+from .link import PrimeLink, PrimeWire
+from .sdk import told
+
+if TYPE_CHECKING:
+    from prime_sandboxes import AsyncSandboxClient
+
+T = TypeVar("T")
+_KILL_S = 60.0
+_EXPOSE_S = 180.0
+_POLL_S = 0.5
+
+
+class Generation:
+    """`id` is the vendor's. Everything is refused once it is broken off."""
+
+    def __init__(
+        self,
+        client: AsyncSandboxClient,
+        config: PrimeConfig,
+        sandbox_id: str,
+        lifetime: Lifetime,
+        slots: CpuSlots,
+        before: Generation | None = None,
+    ) -> None:
+        self.id = sandbox_id
+        self.lifetime = lifetime
+        self.network_id: str = before.network_id if before else ""
+        self._client = client
+        self._config = config
+        self._link = PrimeLink(client, sandbox_id, lifetime)
+        self.shell: RemoteShell = before.shell if before else RemoteShell(self._link, config.directory, config.workdir)
+        self.scripts = RemoteScripts(self._run_script, self.shell.write, f"{config.directory}/scripts", slots)
+        self._ports: set[int] = before._ports if before else set()
+        self._exposing = asyncio.Lock()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._wires: dict[int, PrimeWire] = {}
+        self.broken = False
+        self.survived = False
+        """Something could not be ended in it."""
+
+    def __repr__(self) -> str:
+        return f"<box {self.id}, {len(self._tasks)} requests, {len(self._wires)} processes>"
+
+    async def within(self, work: Coroutine[Any, Any, T]) -> T:
+        """`work`, unless the box is broken off first: then RuntimeLost. Cancelled with its caller."""
+        task = asyncio.create_task(work, name=f"work in box {self.id}")
+        self._tasks.add(task)
+        if self.broken:
+            task.cancel()
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError:
+            task.cancel()
+            await asyncio.wait({task})
+            raise
+        finally:
+            self._tasks.discard(task)
+        self.check()
+        return task.result()
+
+    def check(self) -> None:
+        if self.broken:
+            raise RuntimeLost(f"box {self.id} was stopped or reset while it was used")
+
+    async def break_off(self) -> None:
+        """End every request and stream on our side; what runs in the box is ended by whoever called this."""
+        self.broken = True
+        for task in self._tasks:
+            task.cancel()
+        for wire in list(self._wires.values()):
+            with suppress(LinkBroken, RuntimeFault):
+                await wire.close()
+        self._wires.clear()
+
+    async def run(
+        self, argv: Sequence[str], env: Mapping[str, str], stdin: bytes, cwd: str, timeout_s: float, limit: int
+    ) -> ExecResult:
+        number = self.shell.number()
+        try:
+            return await self.within(self.shell.run_numbered(number, argv, env, stdin, cwd, timeout_s, limit))
+        except asyncio.CancelledError:
+            await self._end(number)
+            raise
+
+    async def open_process(
+        self, argv: Sequence[str], env: Mapping[str, str], cwd: str, on_close: Callable[[], None]
+    ) -> RemoteProcess:
+        number, limit = self.shell.number(), self._config.output_limit
+        try:
+            wire = await self.within(self._open(number, argv, env, cwd, limit))
+        except asyncio.CancelledError:
+            await self._end(number)
+            raise
+        self._wires[number] = wire
+
+        def closed() -> None:
+            self._wires.pop(number, None)
+            on_close()
+
+        return RemoteProcess(self.shell, number, wire, limit, self.check, closed)
+
+    async def expose(self, port: int) -> str:
+        """Publish `port` through a network of this box alone. Anyone who learns the address reaches it."""
+        async with self._exposing:
+            if port not in self._ports:
+                try:
+                    with told(f"publishing port {port} of box {self.id}"):
+                        async with asyncio.timeout(_EXPOSE_S):
+                            await self._publish({*self._ports, port})
+                except (TimeoutError, LinkBroken) as error:
+                    raise RuntimeFault(f"port {port} of box {self.id} could not be published: {error}") from error
+                self._ports.add(port)
+            return await self._address(port)
+
+    async def remove_network(self) -> None:
+        if self.network_id:
+            with suppress(RuntimeLost), told(f"the network of box {self.id}"):
+                await self._client.delete_lan_network(self.network_id)
+
+    async def _open(self, number: int, argv: Sequence[str], env: Mapping[str, str], cwd: str, limit: int) -> PrimeWire:
+        line = await self.shell.command_line("open", number, argv, env, cwd, limit)
+        try:
+            return await self._link.open(line, {f"RWE_{name}": value for name, value in env.items()})
+        except LinkBroken as error:
+            await self._end(number)
+            raise RuntimeFault(f"a process could not be opened in box {self.id}: {error}") from error
+
+    async def _run_script(
+        self, argv: Sequence[str], env: Mapping[str, str], stdin: bytes, timeout_s: float
+    ) -> ExecResult:
+        return await self.run(argv, env, stdin, "", timeout_s, self._config.output_limit)
+
+    async def _end(self, number: int) -> None:
+        """The caller goes away: its command ends first, also if it has not reached the box yet."""
+        if self.broken:
+            return
+        try:
+            await shielded(self.shell.kill(number), within_s=_KILL_S)
+        except RuntimeFault:
+            self.survived = True  # The cancellation goes on; the box is not used again.
+
+    async def _publish(self, ports: set[int]) -> None:
+        from prime_sandboxes import LanRule
+
+        rules = [LanRule(**{"from": "internet"}, to="*", ports=sorted(ports))]
+        if self.network_id:
+            await self._client.set_lan_rules(self.network_id, rules)
+        else:
+            team = self._config.team_id or None
+            network = await self._client.create_lan_network(f"rollwright-{self.id}", team, rules)
+            self.network_id = network.id
+            await self._client.add_lan_member(network.id, self.id)
+        while not await self._in_force():  # noqa: ASYNC110 - the vendor sends no event.
+            await asyncio.sleep(_POLL_S)
+
+    async def _in_force(self) -> bool:
+        network = await self._client.get_lan_network(self.network_id)
+        members = network.members or []
+        return network.synced and any(member.sandbox_id == self.id and member.synced for member in members)
+
+    async def _address(self, port: int) -> str:
+        with told(f"the gateway of box {self.id}"):
+            auth = await self._client.client.request("POST", f"/sandbox/{self.id}/auth", idempotent_post=True)
+        gateway = urlsplit(auth["gateway_url"])
+        return f"{gateway.scheme}://{port}-{self.id}.{self._config.expose_domain or gateway.netloc}"

@@ -1,0 +1,297 @@
+"""A box at Prime Intellect, held to the contract of every box.
+
+Covered: a virtual machine of its own, an environment that holds nothing of this host, deadlines and caps inside of the
+box, commands that run at most once whatever the network does, creating with patience, and the vendor's own deadlines:
+a box past its lifetime is RuntimeLost, never a hang. Not covered: programs run as the image's user, usually root, and a
+`clean` reset trusts the tools of the box; `replace`, the default, trusts nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import secrets
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from rollwright.runtimes.contract import ExecResult, Process, Reach, Warm
+from rollwright.runtimes.journal import Journal
+from rollwright.runtimes.local import shielded
+from rollwright.runtimes.local.environment import checked
+from rollwright.runtimes.remote import Lifetime, LinkBroken, create_patiently
+from rollwright.runtimes.slots import CpuSlots
+from rollwright.runtimes.state import BoxState
+from rollwright.wire import RuntimeFault, RuntimeLost
+
+from . import sdk
+from .config import PrimeConfig
+from .generation import Generation
+
+if TYPE_CHECKING:
+    from prime_sandboxes import AsyncSandboxClient
+
+_POST_S = 60.0
+_CLOSE_S = 120.0
+
+
+class _State(Enum):
+    NEW = "not started"
+    STARTING = "starting"
+    RUNNING = "running"
+    RESETTING = "being reset"
+    LOST = "broken"
+    STOPPED = "stopped"
+
+
+class PrimeRuntime:
+    """One box. Also an async context manager that starts and stops it."""
+
+    reach = Reach.PROXY_ONLY
+
+    def __init__(
+        self, config: PrimeConfig | None = None, *, journal: Journal | None = None, slots: CpuSlots | None = None
+    ) -> None:
+        self.config = config or PrimeConfig()
+        self._journal = journal or Journal()
+        self._slots = slots or CpuSlots(math.ceil(self.config.cpu_cores))
+        self._id = secrets.token_hex(8)
+        self._state = _State.NEW
+        self._client: AsyncSandboxClient | None = None
+        self._box: Generation | None = None
+        self._box_id = ""
+        self._generations = 0
+        self._commands = 0
+        self._stopping: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<{self.name} {self._state.value}, {self._commands} commands, {self._generations} boxes>"
+
+    @property
+    def name(self) -> str:
+        return f"prime-{self._id}"
+
+    async def start(self) -> None:
+        if self._state is not _State.NEW:
+            raise RuntimeFault(f"box {self.name} is {self._state.value}; a box starts once")
+        self._state = _State.STARTING
+        try:
+            self._client = sdk.take_client()
+            await self._create()
+        except BaseException:
+            await self.stop()
+            raise
+        self._become_running(_State.STARTING)
+
+    async def stop(self) -> None:
+        if self._stopping is None:
+            self._state = _State.STOPPED
+            self._stopping = asyncio.create_task(self._close(), name=f"stop {self.name}")
+        await shielded(self._stopping, within_s=_CLOSE_S)
+
+    async def run(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        stdin: bytes = b"",
+        cwd: str = "",
+        timeout_s: float = 60.0,
+        output_limit: int | None = None,
+    ) -> ExecResult:
+        box = self._begin(argv)
+        limit = self.config.output_limit if output_limit is None else output_limit
+        try:
+            return await box.run(argv, checked(env or {}), stdin, cwd, timeout_s, limit)
+        finally:
+            self._look_at(box)
+
+    async def open_process(
+        self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: str = ""
+    ) -> Process:
+        box = self._begin(argv)
+        return await box.open_process(argv, checked(env or {}), cwd, lambda: self._look_at(box))
+
+    async def read(self, path: str) -> bytes:
+        box = self._running()
+        return await box.within(box.shell.read(path, self.config.read_limit))
+
+    async def write(self, path: str, data: bytes) -> None:
+        box = self._running()
+        await box.within(box.shell.write(path, data))
+
+    async def run_script(
+        self,
+        script: Path,
+        args: Sequence[str] = (),
+        *,
+        env: Mapping[str, str] | None = None,
+        stdin: bytes = b"",
+        timeout_s: float = 60.0,
+        warm: Warm = False,
+    ) -> ExecResult:
+        """Run a PEP 723 script with an interpreter that is made once per box. This kind answers every call cold."""
+        box = self._running()
+        try:
+            return await box.scripts.run_script(script, args, checked(env or {}), stdin, timeout_s)
+        finally:
+            self._look_at(box)
+
+    async def expose(self, port: int) -> str:
+        box = self._running()
+        url = await box.within(box.expose(port))
+        self._note(box)
+        return url
+
+    async def forward(self, port: int) -> str:
+        self._running()
+        if not self.config.forward_via:
+            raise RuntimeFault(
+                f"box {self.name} cannot reach port {port} of this host; set runtime.forward_via to a public address"
+            )
+        return self.config.forward_via.replace("{port}", str(port)).rstrip("/")
+
+    async def alive(self) -> bool:
+        box = self._box
+        if self._state is not _State.RUNNING or box is None or box.lifetime.left_s() <= 0 or self._client is None:
+            return False
+        try:
+            with sdk.told(f"the state of box {box.id}"):
+                return await sdk.is_running(self._client, box.id)
+        except (RuntimeFault, LinkBroken):
+            return False
+
+    async def inspect(self) -> BoxState:
+        box = self._running()
+        watched = self.config.watched if self.config.reset == "clean" else ()
+        return await box.within(box.shell.inspect(watched))
+
+    async def reset(self) -> None:
+        box = self._running()
+        self._state = _State.RESETTING
+        try:
+            if self.config.reset == "clean":
+                await self._clean(box)
+            else:
+                await self._replace(box)
+        except BaseException:
+            # Half a reset is none: this box is never used again, it can only be stopped.
+            self._lose()
+            raise
+        self._become_running(_State.RESETTING)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.stop()
+
+    async def _create(self) -> None:
+        """Create a box and wait until programs can run in it, both within one deadline."""
+        assert self._client is not None
+        client, self._generations = self._client, self._generations + 1
+        key = f"{self._id}-{self._generations}"
+        self._journal.open("prime", self.name, {"label": self.name})
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self.config.start_timeout_s
+        try:
+            await create_patiently(
+                lambda: shielded(self._post(client, key), within_s=_POST_S),
+                sdk.meaning,
+                pace=sdk.pace(self.config),
+                within_s=self.config.start_timeout_s,
+            )
+        except (RuntimeFault, asyncio.CancelledError):
+            raise
+        except Exception as error:
+            raise RuntimeFault(f"the vendor refused to create a box: {_words(error)}") from error
+        lifetime = Lifetime(self.config.lifetime_minutes * 60.0, self.config.idle_minutes * 60.0)
+        box = self._box = Generation(client, self.config, self._box_id, lifetime, self._slots)
+        self._note(box)
+        try:
+            async with asyncio.timeout_at(deadline):
+                with sdk.told(f"starting box {box.id}"):
+                    await client.wait_for_creation(box.id, max_attempts=math.ceil(self.config.start_timeout_s))
+                await box.shell.install()
+        except (TimeoutError, LinkBroken) as error:
+            raise RuntimeFault(f"box {box.id} did not start in {self.config.start_timeout_s:g} s: {error}") from error
+
+    async def _post(self, client: AsyncSandboxClient, key: str) -> None:
+        """The id is noted here, in what a cancellation waits for, so that no box is created and forgotten."""
+        self._box_id = await sdk.create(client, self.config, self.name, key)
+
+    async def _clean(self, box: Generation) -> None:
+        await box.break_off()
+        await box.shell.clear()
+        self._box = Generation(sdk_client(self), self.config, box.id, box.lifetime, self._slots, box)
+
+    async def _replace(self, box: Generation) -> None:
+        await self._free(box)
+        await self._create()
+
+    async def _free(self, box: Generation) -> None:
+        await box.break_off()
+        await sdk.delete(sdk_client(self), box.id)
+        self._box, self._box_id = None, ""
+        with suppress(LinkBroken, RuntimeFault):
+            await box.remove_network()
+
+    async def _close(self) -> None:
+        if self._client is None:
+            return
+        try:
+            if self._box is not None:
+                await self._free(self._box)
+            elif self._box_id:
+                await sdk.delete(self._client, self._box_id)
+            elif self._generations:
+                for sandbox_id in await sdk.labelled(self._client, self.name):
+                    await sdk.delete(self._client, sandbox_id)
+            self._journal.close(self.name)
+        finally:
+            await sdk.let_go()
+
+    def _begin(self, argv: Sequence[str]) -> Generation:
+        if isinstance(argv, str) or not argv or not argv[0] or argv[0].startswith("-"):
+            raise RuntimeFault(f"a command is a list of words that begins with a program, not {argv!r}")
+        if any("\0" in word for word in argv):
+            raise RuntimeFault("a word of the command holds a NUL byte")
+        self._commands += 1
+        return self._running()
+
+    def _running(self) -> Generation:
+        if self._state is not _State.RUNNING or self._box is None:
+            raise RuntimeLost(f"box {self.name} is {self._state.value}")
+        self._box.lifetime.check(self.name)
+        return self._box
+
+    def _become_running(self, before: _State) -> None:
+        if self._state is not before:
+            raise RuntimeLost(f"box {self.name} was stopped meanwhile")
+        self._state = _State.RUNNING
+
+    def _look_at(self, box: Generation) -> None:
+        if box.survived:
+            self._lose()
+
+    def _lose(self) -> None:
+        if self._state is not _State.STOPPED:
+            self._state = _State.LOST
+
+    def _note(self, box: Generation) -> None:
+        self._journal.open("prime", self.name, {"label": self.name, "id": box.id, "network": box.network_id})
+
+
+def sdk_client(runtime: PrimeRuntime) -> AsyncSandboxClient:
+    if runtime._client is None:
+        raise RuntimeLost(f"box {runtime.name} was never started")
+    return runtime._client
+
+
+def _words(error: Exception) -> str:
+    """What the vendor said, where it said something."""
+    response = getattr(error, "response", None)
+    return f"{error}: {response.text[:500]}" if response is not None else str(error)
