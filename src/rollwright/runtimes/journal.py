@@ -20,6 +20,8 @@ from pathlib import Path
 
 import msgspec
 
+from rollwright.wire import RuntimeFault
+
 from .local.threads import in_thread
 from .provision import cache_dir
 
@@ -63,7 +65,16 @@ class Journal:
         return f"<Journal {self.directory}>"
 
     def open(self, kind: str, name: str, clues: Mapping[str, str]) -> None:
-        """Note a box before it is created. Called again, it replaces the clues: creating may teach new ones."""
+        """Note a box before it is created. Called again, it replaces the clues: creating may teach new ones.
+
+        RuntimeFault where that cannot be done: what is not written down must not be made."""
+        try:
+            self._write(kind, name, clues)
+        except OSError as error:
+            step = "set ROLLWRIGHT_CACHE_DIR to a directory you can write"
+            raise RuntimeFault(f"could not write down box {name} in {self.directory}: {error}; {step}") from error
+
+    def _write(self, kind: str, name: str, clues: Mapping[str, str]) -> None:
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         pid = os.getpid()
         started = started_at(pid)
@@ -74,8 +85,9 @@ class Journal:
         fresh.replace(path)
 
     def close(self, name: str) -> None:
-        """Forget a box that was freed. Idempotent."""
-        self._path(name).unlink(missing_ok=True)
+        """Forget a box that was freed. Idempotent. Where that cannot be done, a sweep will find nothing to free."""
+        with suppress(OSError):
+            self._path(name).unlink()
 
     def entries(self) -> Iterator[Entry]:
         """What is written down. A file that makes no sense is nobody's box and is passed over."""
