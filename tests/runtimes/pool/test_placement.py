@@ -1,6 +1,7 @@
 """Placement under any order of events and any passing of time: caps, one holder, clean boxes only, oldest first."""
 
 import random
+from itertools import pairwise
 
 import pytest
 from hypothesis import settings
@@ -244,6 +245,17 @@ def test_a_released_box_is_reset_before_the_next_one_gets_it():
     assert pool.placement.books == {"misses": 2, "creates": 1, "resets": 1}
 
 
+def test_nobody_waits_for_a_reset_that_hangs():
+    pool = books()
+    first = pool.ask("a")
+    pool.drain()
+    pool.leave(first)
+    pool.ask("a")
+    assert pool.making == []
+    pool.tick(pool.placement.wake_at(pool.now) - pool.now)
+    assert len(pool.making) == 1
+
+
 def test_the_room_of_an_idle_box_goes_to_the_oldest_wish():
     pool = books(max_boxes=1)
     held = pool.ask("a")
@@ -358,7 +370,7 @@ def test_creation_is_paced_after_a_burst():
     at_once = sum(moment == 0.0 for moment in begun)
     assert 8 <= at_once <= 14
     assert 95 <= len(begun) - at_once <= 110
-    gaps = {round(b - a, 6) for a, b in zip(begun, begun[1:], strict=False) if a}
+    gaps = {round(b - a, 6) for a, b in pairwise(begun) if a}
     assert len(gaps) > 20, "there is no jitter"
 
 

@@ -40,13 +40,17 @@ class Shelf:
     """Clean boxes; the one that came last goes first, so that those nobody needs grow old."""
     waiting: dict[Ticket, None] = field(default_factory=dict)
     """Oldest first."""
+    resetting: dict[Box, float] = field(default_factory=dict)
+    """Since when each is being reset."""
+    slow: int = 0
+    """Of these, how many take so long that nobody counts on them."""
     counts: Counter[Phase] = field(default_factory=Counter)
     asked_at: float = float("-inf")
 
     @property
     def under_way(self) -> int:
         """Boxes that become idle soon, if all goes well."""
-        return self.counts[Phase.MAKING] + self.counts[Phase.RESETTING]
+        return self.counts[Phase.MAKING] + len(self.resetting) - self.slow
 
 
 @dataclass(eq=False, slots=True)

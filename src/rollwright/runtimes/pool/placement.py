@@ -25,6 +25,9 @@ from .boxes import Box, CreationPaused, Phase, PoolClosed, Shelf, Ticket, Work
 from .config import PoolConfig
 from .pacing import Breaker, Pace
 
+_SLOW_RESET_S = 2.0
+"""Whoever waits counts on boxes that are being reset, but a box that hangs in it is made up for by another one."""
+
 
 class Placement:
     """The state of a pool. Invariants: caps hold, ending boxes included; a box has at most one holder; nobody waits
@@ -83,6 +86,7 @@ class Placement:
             self._evict(box)
         else:
             self._move(box, Phase.RESETTING)
+            box.shelf.resetting[box] = now
             self._work.reset.append(box)
 
     def found_dead(self, ticket: Ticket, now: float) -> Work:
@@ -167,6 +171,7 @@ class Placement:
         for shelf in self.shelves.values():
             if shelf.waiting or self._kept_warm(shelf, now):
                 moments.append(shelf.breaker.retry_at)
+                moments.extend(since + _SLOW_RESET_S for since in shelf.resetting.values())
             moments.extend(self._expiries(shelf))
         # What is due already was done by the last step, or is held up by something that reports by itself.
         return min((moment for moment in moments if moment > now), default=None)
@@ -184,6 +189,8 @@ class Placement:
         """Bring the state to rest, and hand over the work that has come together."""
         if not self.closed:
             self._paced = False
+            for shelf in self.shelves.values():
+                shelf.slow = sum(now >= since + _SLOW_RESET_S for since in shelf.resetting.values())
             self._expire(now)
             self._serve(now)
             self._prefetch(now)
@@ -307,6 +314,7 @@ class Placement:
         if box in self.boxes:
             self.counts[box.phase] -= 1
             box.shelf.counts[box.phase] -= 1
+            box.shelf.resetting.pop(box, None)
         if phase is None:
             self.boxes.discard(box)
             return
