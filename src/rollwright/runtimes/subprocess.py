@@ -42,7 +42,7 @@ from .local import (
 )
 from .local.census import MARK
 from .local.command import KILL_S
-from .local.confine import DEVICES
+from .local.confine import DEVICES, LOOKING
 from .local.environment import checked
 from .local.inspection import files_below, ports_of, processes_told
 from .local.limits import Gate
@@ -50,6 +50,7 @@ from .local.threads import in_thread
 from .scripts import run_script
 from .slots import CpuSlots
 from .state import BoxState
+from .warm.seat import Seat, Starter
 
 KIND = "subprocess"
 _CLOSE_S = 60.0
@@ -204,10 +205,31 @@ class SubprocessRuntime:
         timeout_s: float = 60.0,
         warm: Warm = False,
     ) -> ExecResult:
-        """Run a PEP 723 script with the dependencies it declares. `warm` never changes the answer, only its price; this
-        kind answers every call cold."""
+        """Run a PEP 723 script with the dependencies it declares. `warm` never changes the answer, only its price."""
         self._running()
-        return await run_script(self, script, args, env=env, stdin=stdin, timeout_s=timeout_s, slots=self._slots)
+        return await run_script(
+            self, script, args, env=env, stdin=stdin, timeout_s=timeout_s, slots=self._slots, warm=warm
+        )
+
+    def seat(self, env: Mapping[str, str] | None) -> Seat:
+        """What the next program starts with, for one that is loaded already (see warm/)."""
+        place = self._running().workspace
+        given = self._admit(env, place)
+        return Seat(given, place, given[MARK], self._limits.numbers(), self.writable_paths, drop_capabilities=LOOKING)
+
+    async def run_seated(
+        self, start: Starter, *, env: Mapping[str, str] | None, stdin: bytes, timeout_s: float
+    ) -> ExecResult:
+        """As `run`, for a program that is born elsewhere and takes its seat here."""
+        seat = self.seat(env)
+        command = start(seat, Quarry(seat.mark, "", time.monotonic()), bool(stdin), self.config.output_limit)
+        self._active.add(command)
+        try:
+            result = await run_to_end(command, stdin, timeout_s)
+        finally:
+            self._forget(command)
+        self._check_unbroken(command)
+        return result
 
     async def expose(self, port: int) -> str:
         self._running()
@@ -255,19 +277,23 @@ class SubprocessRuntime:
         _check_argv(argv)
         async with spawn_turn():
             box = self._running()
-            self._commands += 1
-            mark = f"{self._token}/{self._commands}"
             place = box.resolve(cwd)
-            given = {**self._base_env, "PWD": place, **checked(env or {}), MARK: f"{mark}."}
+            given = self._admit(env, place)
             gate = Gate.ON_STDIN if feeds else Gate.BEFORE_NULL
             command = Command(
                 Launch(self._limits.wrap(argv, gate=gate), given, place, self._confinement),
-                Quarry(f"{mark}.", "", time.monotonic()),
+                Quarry(given[MARK], "", time.monotonic()),
                 feeds=feeds,
                 output_limit=self.config.output_limit if output_limit is None else output_limit,
             )
             self._active.add(command)
         return command, lambda: self._check_unbroken(command)
+
+    def _admit(self, env: Mapping[str, str] | None, place: str) -> dict[str, str]:
+        """The environment of the next program, with its mark."""
+        self._commands += 1
+        mark = f"{self._token}/{self._commands}."
+        return {**self._base_env, "PWD": place, **checked(env or {}), MARK: mark}
 
     def _place(self) -> str:
         parent = os.path.realpath(self.config.directory or tempfile.gettempdir())
@@ -275,10 +301,7 @@ class SubprocessRuntime:
 
     def _make(self, box: BoxDir) -> None:
         """What can be lost is written down first."""
-        try:
-            self._journal.open(KIND, self.name, {"directory": box.root, "mark": self._token})
-        except OSError as error:
-            raise RuntimeFault(f"could not write {self._journal!r}: {error}; set ROLLWRIGHT_CACHE_DIR") from error
+        self._journal.open(KIND, self.name, {"directory": box.root, "mark": self._token})
         box.make()
         for path in self.config.allow_writes:
             if not os.path.exists(path):
@@ -323,6 +346,9 @@ class SubprocessRuntime:
         for command in self._active:
             command.ended_by_box = True
             command.child.kill_group()
+        if self._active:
+            # One that was asked for in this moment is born and killed first, so that the sweep sees it.
+            await asyncio.wait({command.child.exited for command in self._active}, timeout=KILL_S)
         if self._commands and self._box is not None:
             await sweep(self._quarry(self._box.root), within_s=KILL_S)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
+from collections.abc import Callable
 from contextlib import suppress
 
 from rollwright.runtimes.contract import Ending, ExecResult
@@ -19,6 +20,7 @@ from .child import Child, Launch
 from .confine import GATE
 from .pipes import Collector, Puller, Writer
 from .shield import shielded
+from .spawned import Spawned
 from .threads import in_thread
 
 KILL_S = 10.0
@@ -26,11 +28,14 @@ KILL_S = 10.0
 _GRACE_S = 0.1
 TIMED_OUT_CODE = 124
 
+Spawn = Callable[[Launch, int, int, int], Spawned]
+"""How a program comes to be: what it starts with, and its three streams."""
+
 
 class Command:
     """A running program. Whoever makes it awaits `finish` or `end`, and then calls `close`."""
 
-    def __init__(self, launch: Launch, quarry: Quarry, *, feeds: bool, output_limit: int) -> None:
+    def __init__(self, launch: Launch, quarry: Quarry, *, feeds: bool, output_limit: int, spawn: Spawn = Child) -> None:
         self._loop = asyncio.get_running_loop()
         self._began = self._loop.time()
         self._quarry = quarry
@@ -45,7 +50,7 @@ class Command:
             stdin, feed = _pipe(ends, inward=True) if feeds or gated else (subprocess.DEVNULL, -1)
             stdout, heard = _pipe(ends, inward=False)
             stderr, cried = _pipe(ends, inward=False)
-            self.child = Child(launch, stdin, stdout, stderr)
+            self.child = spawn(launch, stdin, stdout, stderr)
             if gated:
                 _open_gate(feed)
         except BaseException as error:

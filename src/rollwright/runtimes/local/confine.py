@@ -30,7 +30,7 @@ DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom",
 GATE = b"\n"
 
 _DROP_FROM_BOUND = 24
-_LOOKING = (19, 21, 38)
+LOOKING = (19, 21, 38)
 """CAP_SYS_PTRACE, CAP_SYS_ADMIN, CAP_PERFMON: with any of them root looks into every process."""
 _PATIENCE_S = 10.0
 
@@ -86,7 +86,7 @@ class Confinement:
     def _enter(self) -> None:
         if os.geteuid() == 0:
             libc = ctypes.CDLL(None)
-            for capability in _LOOKING:
+            for capability in LOOKING:
                 # Refused where this process may not drop it; then it rarely has it.
                 libc.prctl(_DROP_FROM_BOUND, ctypes.c_ulong(capability), 0, 0, 0)
         if self._ruleset >= 0:

@@ -18,6 +18,10 @@ _WAIT = "read -r rollwright_gate || exit 125"
 """One line of standard input, read byte by byte as POSIX asks of a shell; without it nothing is run."""
 
 
+_OPTIONS = {"CORE": ("c", 1), "DATA": ("d", 1024), "CPU": ("t", 1), "FSIZE": ("f", 512), "NOFILE": ("n", 1)}
+"""The shell's option for each limit, and its unit."""
+
+
 class Gate(Enum):
     """How the shell becomes the program."""
 
@@ -43,18 +47,23 @@ class Limits:
         """The command line that sets these limits, waits at the gate and then becomes `argv`."""
         return [_SHELL, "-c", f"{self._script()}; {gate.value}", "sh", *argv]
 
-    def _script(self) -> str:
-        # Units of the shell: 1024 bytes for -d, 512 for -f. A limit can only be lowered, so the host's hard one wins.
-        steps = ["ulimit -c 0"]
+    def numbers(self) -> dict[str, int]:
+        """Each limit by the name that follows RLIMIT_, in units of setrlimit and in steps that the shell can say."""
+        told = {"CORE": 0}
+        # A limit can only be lowered, so the host's hard one wins.
         if self.data_mb and sys.platform == "linux":
-            steps.append(f"ulimit -d {_lower(resource.RLIMIT_DATA, self.data_mb << 20) // 1024}")
+            told["DATA"] = _lower(resource.RLIMIT_DATA, self.data_mb << 20) // 1024 * 1024
         if self.cpu_s:
-            steps.append(f"ulimit -t {_lower(resource.RLIMIT_CPU, self.cpu_s)}")
+            told["CPU"] = _lower(resource.RLIMIT_CPU, self.cpu_s)
         if self.file_mb:
-            steps.append(f"ulimit -f {_lower(resource.RLIMIT_FSIZE, self.file_mb << 20) // 512}")
+            told["FSIZE"] = _lower(resource.RLIMIT_FSIZE, self.file_mb << 20) // 512 * 512
         if self.open_files:
-            steps.append(f"ulimit -n {_lower(resource.RLIMIT_NOFILE, self.open_files)}")
-        return "; ".join(steps)
+            told["NOFILE"] = _lower(resource.RLIMIT_NOFILE, self.open_files)
+        return told
+
+    def _script(self) -> str:
+        told = ((*_OPTIONS[name], value) for name, value in self.numbers().items())
+        return "; ".join(f"ulimit -{option} {value // unit}" for option, unit, value in told)
 
 
 def _lower(kind: int, wanted: int) -> int:

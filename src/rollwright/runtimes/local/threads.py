@@ -27,3 +27,8 @@ async def in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> 
     """Run `work` off the loop. It cannot be interrupted: a cancelled caller leaves it running to its end."""
     loop = asyncio.get_running_loop()
     return await loop.run_in_executor(_executor(), functools.partial(work, *args, **kwargs))
+
+
+def submit(work: Callable[[], object]) -> None:
+    """Have `work` done by one of these threads some time. RuntimeError where this process is ending."""
+    _executor().submit(work)

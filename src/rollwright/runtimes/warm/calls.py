@@ -1,0 +1,66 @@
+"""A warm call from its beginning to its answer: who is asked, in which slot, and what if nobody can answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from rollwright.runtimes.contract import ExecResult, Runtime
+from rollwright.runtimes.scripts import run_cold
+from rollwright.runtimes.slots import CpuSlots, default_slots
+
+from .forked import run_forked
+from .keeper import keeper
+from .seat import Seats
+from .shared import run_shared
+from .stats import stats
+from .zygotes import Unwarm
+
+
+async def run_warm(
+    runtime: Runtime,
+    script: Path,
+    args: Sequence[str],
+    *,
+    env: Mapping[str, str] | None,
+    stdin: bytes,
+    timeout_s: float,
+    slots: CpuSlots | None,
+    shared: bool,
+) -> ExecResult:
+    """The answer of `script`, from whatever has it loaded; cold where that fails, which is counted by its reason.
+
+    Loading is done before a slot is taken, and once for all who wait for it.
+    """
+    stats.calls += 1
+    loadable = await keeper().look_up(script)
+    why = ""
+    if isinstance(runtime, Seats):
+        try:
+            await keeper().zygote(loadable)
+        except Unwarm as refusal:
+            why = str(refusal)
+    else:
+        why = "no seats"
+    async with (slots or default_slots()).take() as queue_s:
+        if not why:
+            assert isinstance(runtime, Seats)
+            run = run_shared if shared else run_forked
+            try:
+                result = await run(runtime, loadable, args, env=env, stdin=stdin, timeout_s=timeout_s)
+                _count(shared=shared)
+                return msgspec.structs.replace(result, queue_s=queue_s)
+            except Unwarm as refusal:
+                why = str(refusal)
+        stats.cold[why] += 1
+        result = await run_cold(runtime, loadable.python, script, args, env=env, stdin=stdin, timeout_s=timeout_s)
+    return msgspec.structs.replace(result, queue_s=queue_s)
+
+
+def _count(*, shared: bool) -> None:
+    if shared:
+        stats.shared += 1
+    else:
+        stats.forked += 1

@@ -1,0 +1,84 @@
+"""A call of a script as a forked child of its zygote, seated in a box of this machine.
+
+Pipes, output caps, deadlines and the end of the tree are those of every other command; only the birth is another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+
+from rollwright.runtimes.contract import ExecResult
+from rollwright.runtimes.local import Command, Launch, Quarry, sweep
+from rollwright.runtimes.local.command import KILL_S
+
+from .keeper import keeper
+from .seat import Loadable, Seat, Seats
+from .zygotes import Offspring, Unwarm, Zygote
+
+_BIRTH_S = 5.0
+
+
+class SeatedCommand(Command):
+    """A command whose process is born in a zygote."""
+
+    def __init__(
+        self, zygote: Zygote, argv: Sequence[str], seat: Seat, quarry: Quarry, *, feeds: bool, output_limit: int
+    ) -> None:
+        self._zygote = zygote
+        self._argv = argv
+        self._seat = seat
+        self.offspring: Offspring
+        launch = Launch(argv, seat.env, seat.cwd)
+        super().__init__(launch, quarry, feeds=feeds, output_limit=output_limit, spawn=self._spawn)
+
+    async def end(self) -> None:
+        """A child that was asked for and is not there yet cannot be killed: wait for it, or end the zygote."""
+        await asyncio.wait({self.offspring.begun}, timeout=_BIRTH_S)
+        if not self.offspring.begun.done():
+            self._zygote.lose("zygote hangs")
+        await super().end()
+
+    def _spawn(self, launch: Launch, stdin: int, stdout: int, stderr: int) -> Offspring:
+        silent = stdin == subprocess.DEVNULL
+        if silent:
+            stdin = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            self.offspring = self._zygote.fork(_body(self._argv, self._seat), stdin, stdout, stderr)
+        finally:
+            if silent:
+                os.close(stdin)
+        return self.offspring
+
+
+async def run_forked(
+    box: Seats, script: Loadable, args: Sequence[str], *, env: Mapping[str, str] | None, stdin: bytes, timeout_s: float
+) -> ExecResult:
+    """The answer of a forked child; Unwarm where the script has to be run cold instead.
+
+    A child whose zygote died under it is ended with all it started before Unwarm is raised.
+    """
+    zygote = await keeper().zygote(script)
+    born: list[tuple[SeatedCommand, Quarry]] = []
+
+    def start(seat: Seat, quarry: Quarry, feeds: bool, output_limit: int) -> Command:
+        if not zygote.suits(seat.env):
+            raise Unwarm("environment")
+        command = SeatedCommand(zygote, args, seat, quarry, feeds=feeds, output_limit=output_limit)
+        born.append((command, quarry))
+        return command
+
+    result = await box.run_seated(start, env=env, stdin=stdin, timeout_s=timeout_s)
+    command, quarry = born[0]
+    if command.offspring.fault:
+        await sweep(quarry, within_s=KILL_S)
+        raise Unwarm(command.offspring.fault.partition(":")[0])
+    return result
+
+
+def _body(argv: Sequence[str], seat: Seat) -> bytes:
+    told = {name: getattr(seat, name) for name in Seat.__slots__} | {"argv": list(argv), "env": dict(seat.env)}
+    return json.dumps(told).encode()

@@ -1,0 +1,191 @@
+# mypy: ignore-errors
+# Runs under the interpreter of a script, which may be older than ours: plain Python 3.10, unannotated.
+"""How a forked child takes its seat in a box: streams, session, environment, directory, limits, namespaces.
+
+Everything here runs between the fork and the first line of the script. What cannot be done raises, and the script is
+then not run by this child at all. System calls that Python does not offer go through ctypes, loaded before the fork.
+"""
+
+import ctypes
+import io
+import os
+import resource
+import signal
+import struct
+import sys
+import time
+
+import ending
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_MARK = b"ROLLWRIGHT_BOX="
+_mark = [0, 0]
+_HUGE = 2 << 20
+_MADV_HUGEPAGE, _MADV_COLLAPSE = 14, 25
+_PR_SET_PDEATHSIG, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 1, 24, 38
+_NAMESPACES = {"user": 0x10000000, "ipc": 0x08000000, "uts": 0x04000000, "net": 0x40000000, "pid": 0x20000000}
+_NAMESPACES["mnt"] = 0x00020000
+_LANDLOCK = (444, 445, 446)
+_WRITE_FILE, _TRUNCATE = 1 << 1, 1 << 14
+_ENTRIES = sum(1 << bit for bit in range(4, 14))
+_CAPABILITIES_3 = 0x20080522
+
+
+def prepare():
+    """Find the place of the box's mark in the memory that /proc shows as this process's environment."""
+    ending.note_signals()
+    with open("/proc/self/environ", "rb") as file:
+        environ = file.read()
+    with open("/proc/self/stat", "rb") as file:
+        start = int(file.read().rpartition(b")")[2].split()[47])
+    at = (b"\0" + environ).find(b"\0" + _MARK)
+    if at >= 0:
+        value = environ[at + len(_MARK) :].partition(b"\0")[0]
+        _mark[:] = [start + at + len(_MARK), len(value)]
+
+
+def take(seat, streams):
+    """Become a program of the box that `seat` describes, with these three descriptors as its streams."""
+    for number, fd in enumerate(streams):
+        os.dup2(fd, number)
+        os.close(fd)
+    os.setsid()
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    _wear(seat["mark"].encode())
+    for path in seat["cgroups"]:
+        with open(path, "w") as file:
+            file.write("0")
+    if seat["join_pid"]:
+        _join(seat["join_pid"], seat["namespaces"])
+    os.chdir(seat["cwd"])
+    if seat["gid"] >= 0:
+        os.setgroups([])
+        os.setgid(seat["gid"])
+    if seat["uid"] >= 0:
+        os.setuid(seat["uid"])
+    _set_environment(seat["env"])
+    for name, value in seat["limits"].items():
+        kind = getattr(resource, "RLIMIT_" + name)
+        resource.setrlimit(kind, (value, value))
+    _drop(seat["drop_capabilities"])
+    if seat["writable"]:
+        _confine(seat["writable"])
+    _open_stdin()
+    ending.fresh()
+
+
+def _wear(mark):
+    """Write the mark where a census looks for it. Whatever this process forks wears it too."""
+    place, room = _mark
+    if len(mark) > room:
+        raise ValueError("no room for the box's mark")
+    ctypes.memmove(place, mark.ljust(room, b"-"), room)
+
+
+def _set_environment(env):
+    zone = os.environ.get("TZ")
+    os.environ.clear()
+    os.environ.update(env)
+    if env.get("TZ") != zone:
+        time.tzset()
+
+
+def _open_stdin():
+    """A reader of its own: whether stdin can be seeked was found out once, for another file."""
+    old = sys.stdin
+    sys.stdin = sys.__stdin__ = io.TextIOWrapper(
+        io.BufferedReader(io.FileIO(0, "rb", closefd=False)), encoding=old.encoding, errors=old.errors
+    )
+    sys.stdin.mode = "r"
+
+
+def _join(pid, names):
+    """Enter the namespaces of `pid`; a new pid namespace begins with the next fork, so the script runs one below."""
+    handle = os.pidfd_open(pid)
+    flags = 0
+    for name in names:
+        flags |= _NAMESPACES[name]
+    try:
+        _check(_libc.setns(handle, flags))
+    finally:
+        os.close(handle)
+    if "pid" in names:
+        _fork_below()
+
+
+def _fork_below():
+    """The child goes on; this process only carries its status out of the namespace."""
+    pid = os.fork()
+    if pid == 0:
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        os.setsid()
+        return
+    for fd in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else ():
+        try:
+            os.close(int(fd))
+        except OSError:
+            continue
+    _, status = os.waitpid(pid, 0)
+    code = os.waitstatus_to_exitcode(status)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    ending.leave(code)
+
+
+def _drop(capabilities):
+    """Give up capabilities for good: no program that is started from here on has them either."""
+    if not capabilities or os.geteuid() != 0:
+        return
+    for number in capabilities:
+        _libc.prctl(_PR_CAPBSET_DROP, ctypes.c_ulong(number), 0, 0, 0)
+    header = struct.pack("=Ii", _CAPABILITIES_3, 0)
+    held = ctypes.create_string_buffer(24)
+    _check(_libc.capget(header, held))
+    words = list(struct.unpack("=6I", held.raw))
+    for number in capabilities:
+        for word in range(3):
+            words[word + 3 * (number // 32)] &= ~(1 << number % 32)
+    _check(_libc.capset(header, struct.pack("=6I", *words)))
+
+
+def _confine(writable):
+    """Landlock: files may be written below these paths and nowhere else."""
+    create, add, restrict = _LANDLOCK
+    version = _libc.syscall(create, None, ctypes.c_size_t(0), 1)
+    if version < 2:
+        return
+    handled = _WRITE_FILE | _ENTRIES | (_TRUNCATE if version >= 3 else 0)
+    rules = _check(_libc.syscall(create, struct.pack("=Q", handled), ctypes.c_size_t(8), 0))
+    for path in writable:
+        try:
+            fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue
+        allowed = handled if os.path.isdir(path) else handled & (_WRITE_FILE | _TRUNCATE)
+        try:
+            _check(_libc.syscall(add, rules, 1, struct.pack("=Qi", allowed, fd), 0))
+        finally:
+            os.close(fd)
+    _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+    _check(_libc.syscall(restrict, rules, 0))
+    os.close(rules)
+
+
+def _check(answer):
+    if answer < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return answer
+
+
+def collapse_pages():
+    """Ask for huge pages under the heap. A kernel that has none says no, and nothing else changes."""
+    with open("/proc/self/maps") as file:
+        lines = file.read().splitlines()
+    for line in lines:
+        words = line.split(None, 5)
+        first, last = (int(end, 16) for end in words[0].split("-"))
+        first, last = -(-first // _HUGE) * _HUGE, last // _HUGE * _HUGE
+        anonymous = words[4] == "0" and (len(words) < 6 or words[5] == "[heap]")
+        if anonymous and words[1].startswith("rw") and last > first:
+            for advice in (_MADV_HUGEPAGE, _MADV_COLLAPSE):
+                _libc.madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), advice)

@@ -1,0 +1,294 @@
+"""One zygote from outside: started, asked for children, watched, ended. See inside/zygote.py for what it does.
+
+The zygote is started with no variable of this host beyond the allow-list, so that it has no secret to hand on. It is
+driven by one event loop and does not keep that loop alive; when it is let go it ends, and with it its children.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import weakref
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from rollwright.runtimes.local import host_environment, spawn_turn
+from rollwright.runtimes.local.census import MARK
+from rollwright.runtimes.local.threads import in_thread, submit
+
+from . import channel
+from .seat import Loadable
+
+INSIDE = Path(__file__).parent / "inside"
+_MARK_ROOM = 96
+_NOWHERE = "/dev/null"
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+# What the interpreter and C libraries read when they are loaded, unseen by the zygote.
+_READ_EARLY = ("PYTHON", "LD_", "LC_", "LANG", "MALLOC_", "GLIBC_", "OMP_", "MKL_", "OPENBLAS_", "GOTO_", "KMP_")
+
+
+class Unwarm(Exception):
+    """This call is to be answered cold; the message is the reason that is counted."""
+
+
+class Offspring:
+    """A call's process as the zygote tells of it."""
+
+    def __init__(self, zygote: Zygote, call: int) -> None:
+        loop = asyncio.get_running_loop()
+        self.exited: asyncio.Future[None] = loop.create_future()
+        self.begun: asyncio.Future[None] = loop.create_future()
+        self.pid = 0
+        self.fault = ""
+        """Why this was no run of the script, where it was none."""
+        self._zygote = zygote
+        self._call = call
+        self._status = 0
+
+    def kill_group(self) -> None:
+        if not self.exited.done():
+            self._zygote.kill(self._call)
+
+    def reap(self) -> int:
+        return self._status
+
+    def release(self) -> None:
+        self._zygote.let_go(self._call)
+
+    def on_begun(self, pid: int) -> None:
+        self.pid = pid
+        _settle(self.begun)
+
+    def on_ended(self, status: int) -> None:
+        self._status = status
+        _settle(self.begun)
+        _settle(self.exited)
+
+
+class Zygote:
+    """A live zygote. `broken` says why it takes no more calls."""
+
+    def __init__(self, script: Loadable, sock: socket.socket, process: subprocess.Popen[bytes]) -> None:
+        self.script = script
+        self.env = zygote_environment()
+        self.broken = ""
+        self.calls = 0
+        self.ready: asyncio.Future[None] | None = asyncio.get_running_loop().create_future()
+        self.reads: frozenset[str] = frozenset()
+        self.files: Mapping[str, tuple[int, ...]] = {}
+        self.fresh_mb = 0.0
+        self._running: dict[int, Offspring] = {}
+        self._sock = sock
+        self._process = process
+        # Neither waits for the other: whoever lets go of the last reference ends the process.
+        self._end = weakref.finalize(self, _end, sock, process)
+        asyncio.get_running_loop().add_reader(sock.fileno(), _hear_weakly, weakref.ref(self), sock)
+
+    def __repr__(self) -> str:
+        state = self.broken or f"{len(self._running)} running"
+        return f"<Zygote {os.path.basename(self.script.path)} pid {self.pid}, {self.calls} calls, {state}>"
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def idle(self) -> bool:
+        return not self._running
+
+    def fork(self, body: bytes, stdin: int, stdout: int, stderr: int) -> Offspring:
+        """Ask for a child with these streams. Unwarm where the zygote cannot be asked."""
+        told = channel.nameless_file(body)
+        try:
+            return self._ask(b"R", [told, stdin, stdout, stderr])
+        finally:
+            os.close(told)
+
+    def fork_worker(self, channel_fd: int) -> Offspring:
+        """Ask for a child that answers calls on `channel_fd` until that is closed."""
+        return self._ask(b"W", [channel_fd])
+
+    def kill(self, call: int) -> None:
+        self._say(b"K", call)
+
+    def let_go(self, call: int) -> None:
+        """Nobody asks about this call any more; a child that still runs is killed."""
+        offspring = self._running.get(call)
+        if offspring is None:
+            return
+        if offspring.exited.done():
+            del self._running[call]
+            self._say(b"D", call)
+        else:
+            self._say(b"K", call)
+            offspring.exited.add_done_callback(lambda _: self.let_go(call))
+
+    def suits(self, env: Mapping[str, str]) -> bool:
+        """Whether everything that was loaded would have read the same variables in a process of its own."""
+        if "*" in self.reads:
+            return {**env, MARK: ""} == {**self.env, MARK: ""}
+        early = {name for name in (*env, *self.env) if name.startswith(_READ_EARLY)}
+        return all(env.get(name) == self.env.get(name) for name in early | self.reads if name != MARK)
+
+    def current(self) -> bool:
+        """Whether the files that it loaded beside the script are as they were."""
+        return all(stamp(path) == seen for path, seen in self.files.items())
+
+    def memory_mb(self) -> float:
+        try:
+            return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * _PAGE / (1 << 20)
+        except (OSError, IndexError):
+            return 0.0
+
+    def lose(self, why: str) -> None:
+        """End it with all that runs in it; those calls are answered cold."""
+        self.broken = self.broken or why
+        if not self._end.alive:
+            return
+        asyncio.get_running_loop().remove_reader(self._sock.fileno())
+        self._end()
+        running, self._running = self._running, {}
+        for offspring in running.values():
+            offspring.fault = offspring.fault or why
+            offspring.on_ended(-signal.SIGKILL)
+        _settle(self.ready)
+
+    async def gone(self) -> None:
+        """After `lose`: see its end."""
+        await in_thread(self._process.wait)
+
+    def hear(self) -> None:
+        for packet in channel.packets(self._sock):
+            if packet is None:
+                self.lose("zygote died")
+            else:
+                self._on_packet(*packet)
+            if self.broken:
+                return
+
+    def _on_packet(self, kind: bytes, call: int, body: bytes) -> None:
+        offspring = self._running.get(call)
+        if kind == b"Y":
+            known = json.loads(body)
+            self.reads = frozenset(known["reads"])
+            self.files = {path: stamp(path) for path in known["files"]}
+            self.fresh_mb = self.memory_mb()
+            _settle(self.ready)
+        elif kind == b"N":
+            self.lose(body.decode("utf-8", "replace"))
+        elif offspring is None:
+            return
+        elif kind == b"S":
+            offspring.on_begun(channel.NUMBER.unpack(body)[0])
+        elif kind == b"F":
+            offspring.fault = "no seat: " + body.decode("utf-8", "replace")
+        elif kind == b"E":
+            offspring.on_ended(channel.NUMBER.unpack(body)[0])
+
+    def _ask(self, kind: bytes, fds: list[int]) -> Offspring:
+        if self.broken:
+            raise Unwarm(self.broken)
+        self.calls += 1
+        offspring = Offspring(self, self.calls)
+        try:
+            channel.send(self._sock, kind, self.calls, fds)
+        except channel.ChannelFull:
+            raise Unwarm("channel full") from None
+        except OSError as error:
+            self.lose("zygote died")
+            raise Unwarm("zygote died") from error
+        self._running[self.calls] = offspring
+        return offspring
+
+    def _say(self, kind: bytes, call: int) -> None:
+        if not self.broken:
+            try:
+                channel.send(self._sock, kind, call)
+            except (channel.ChannelFull, OSError):
+                self.lose("zygote died")
+
+
+async def start_zygote(script: Loadable, *, within_s: float) -> Zygote:
+    """A zygote that has loaded `script`; Unwarm where it cannot be loaded warm."""
+    ours, theirs = channel.pair()
+    words = [os.fspath(script.python), str(INSIDE / "zygote.py"), str(theirs.fileno()), script.path, script.digest]
+    async with spawn_turn():
+        zygote = Zygote(script, ours, spawn_helper(words, theirs))
+    try:
+        async with asyncio.timeout(within_s):
+            assert zygote.ready is not None
+            await zygote.ready
+    except TimeoutError:
+        zygote.lose("slow to load")
+    except BaseException:
+        zygote.lose("not wanted")
+        raise
+    finally:
+        zygote.ready = None  # A future holds its loop, and a zygote is not to.
+    if zygote.broken:
+        raise Unwarm(zygote.broken)
+    return zygote
+
+
+def spawn_helper(words: list[str], theirs: socket.socket) -> subprocess.Popen[bytes]:
+    """Start a program of ours that keeps only its channel. Its streams are pipes, as those of a cold run; the other
+    ends are closed at once."""
+    try:
+        process = subprocess.Popen(
+            words,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=zygote_environment(),
+            cwd="/",
+            pass_fds=[theirs.fileno()],
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise Unwarm(f"not started: {error.strerror}") from error
+    finally:
+        theirs.close()
+    for stream in (process.stdin, process.stdout, process.stderr):
+        assert stream is not None
+        stream.close()
+    return process
+
+
+def zygote_environment() -> dict[str, str]:
+    """No more than what every box has. HOME leads nowhere: what reads it while loading is found out and run cold."""
+    return {**host_environment(), "HOME": _NOWHERE, "TMPDIR": _NOWHERE, "PWD": "/", MARK: "-" * _MARK_ROOM}
+
+
+def stamp(path: str) -> tuple[int, ...]:
+    """What changes when the file does."""
+    try:
+        seen = os.stat(path)
+    except OSError:
+        return ()
+    return (seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns)
+
+
+def _hear_weakly(zygote: weakref.ref[Zygote], sock: socket.socket) -> None:
+    target = zygote()
+    if target is not None and sock.fileno() >= 0:
+        target.hear()
+
+
+def _end(sock: socket.socket, process: subprocess.Popen[bytes]) -> None:
+    sock.close()
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    try:
+        submit(process.wait)
+    except RuntimeError:  # This process ends, and takes no more work for its threads.
+        process.wait()
+
+
+def _settle(future: asyncio.Future[None] | None) -> None:
+    if future is not None and not future.done():
+        future.set_result(None)
