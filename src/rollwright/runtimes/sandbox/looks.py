@@ -43,7 +43,7 @@ def _processes(proc: str) -> Iterator[str]:
 
 
 def _ports(pid: int, *, own_network: bool) -> Iterator[str]:
-    """Sockets that others can find. In a network of its own all are the box's; in the host's those its programs hold."""
+    """Sockets that others can find: all in a network of its own, those that its programs hold in the host's."""
     held = None if own_network else set(_held_sockets(f"/proc/{pid}/root/proc"))
     if held == set():
         return
