@@ -1,6 +1,6 @@
 """`rollwright doctor`: what works on this machine, and what to do about what does not.
 
-It installs nothing and changes nothing. Heavy packages are looked for, never imported.
+It installs nothing, and changes nothing unless `--sweep` is asked for. Heavy packages are looked for, never imported.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from rollwright import telemetry
+from rollwright.runtimes.journal import Swept
+from rollwright.runtimes.sweep import sweep_all
 from rollwright.wire import RollwrightError
 
 from . import flags, probes
@@ -29,6 +31,8 @@ class DoctorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Also ask this endpoint whether it answers."""
     model: str = ""
     """The model to ask the endpoint for."""
+    sweep: bool = False
+    """Free what killed runs left behind: processes, directories, sandboxes, containers, remote boxes."""
     json: bool = False
     """Print the findings as one line of JSON on stdout."""
     debug: bool = False
@@ -47,18 +51,21 @@ def main(argv: Sequence[str], talk: Talk) -> int:
         raise UsageError("doctor takes no words, only flags; see: rollwright doctor --help")
     flags.checked(line.given, known)
     settings = flags.apply(DoctorSettings(), line.given, known, "rollwright doctor")
-    findings = telemetry.run(_examined(settings))
-    _tell(findings, settings.json, talk)
+    findings, swept = telemetry.run(_examined(settings))
+    _tell(findings, swept, settings.json, talk)
     return 1 if any(finding.state is State.BROKEN for finding in findings) else 0
 
 
-async def _examined(settings: DoctorSettings) -> list[Finding]:
-    """Every probe at once, each in a thread and within its own time."""
+async def _examined(settings: DoctorSettings) -> tuple[list[Finding], Swept | None]:
+    """Every probe at once, each in a thread and within its own time; a sweep first, so that they see what is left."""
+    swept = await sweep_all() if settings.sweep else None
     local = [asyncio.to_thread(_guarded, probe) for probe in probes.ALL]
     found = [_event_loop(), *await asyncio.gather(*local)]
     if settings.base_url:
         found.append(await _endpoint(settings))
-    return found
+    if swept is not None:
+        found.append(_swept(swept))
+    return found, swept
 
 
 def _guarded(probe: Callable[[], Finding]) -> Finding:
@@ -66,6 +73,16 @@ def _guarded(probe: Callable[[], Finding]) -> Finding:
         return probe()
     except Exception as error:  # The border: one probe that breaks must not hide what the others found.
         return Finding(probe.__name__.replace("_", " "), State.BROKEN, f"{type(error).__name__}: {error}")
+
+
+def _swept(swept: Swept) -> Finding:
+    what = f"{len(swept.freed)} freed" + (f": {', '.join(swept.freed)}" if swept.freed else "")
+    if not swept.failed:
+        return Finding("sweep", State.OK, what)
+    why = "; ".join(f"{name}: {reason}" for name, reason in swept.failed.items())
+    return Finding(
+        "sweep", State.BROKEN, f"{what}, {len(swept.failed)} not ({why})", "free those by hand, or try again"
+    )
 
 
 def _event_loop() -> Finding:
@@ -91,12 +108,12 @@ async def _endpoint(settings: DoctorSettings) -> Finding:
     return Finding("endpoint", State.OK, f"{settings.base_url} answers")
 
 
-def _tell(findings: Sequence[Finding], as_json: bool, talk: Talk) -> None:
+def _tell(findings: Sequence[Finding], swept: Swept | None, as_json: bool, talk: Talk) -> None:
     width = max(len(finding.name) for finding in findings)
     lines = [_line(finding, width) for finding in findings]
     if as_json:
         talk.say("\n".join(lines))
-        table = {"python": sys.version.split()[0], "findings": findings}
+        table = {"python": sys.version.split()[0], "findings": findings, "swept": swept}
         result(msgspec.json.encode(table).decode())
     else:
         result("\n".join(lines))

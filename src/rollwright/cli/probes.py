@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import platform
 import shutil
@@ -18,8 +17,6 @@ from pathlib import Path
 import msgspec
 
 _COMMAND_WITHIN_S = 10.0
-_LANDLOCK_CREATE_RULESET = 444
-_LANDLOCK_ASK_VERSION = 1
 
 
 class State(StrEnum):
@@ -133,15 +130,26 @@ def cgroups() -> Finding:
 
 
 def landlock() -> Finding:
-    """Asks the kernel for the version of its interface, which changes nothing."""
+    from rollwright.runtimes.local import landlock as kernel
+
     if sys.platform != "linux":
         return Finding("landlock", State.MISSING, "Linux only")
-    libc = ctypes.CDLL(None, use_errno=True)
-    version = libc.syscall(_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint(_LANDLOCK_ASK_VERSION))
-    if version < 1:
-        reason = os.strerror(ctypes.get_errno())
-        return Finding("landlock", State.MISSING, reason, "boxes without bubblewrap can read the disk")
-    return Finding("landlock", State.OK, f"version {version}")
+    step = "programs in subprocess boxes can write wherever you can; use a stronger kind for code nobody has read"
+    if not kernel.available():
+        told = f"version {kernel.version()}, {kernel.NEEDED} is needed" if kernel.version() else "not in this kernel"
+        return Finding("landlock", State.MISSING, told, step)
+    return Finding("landlock", State.OK, f"version {kernel.version()}")
+
+
+def left_boxes() -> Finding:
+    """Boxes that killed processes left behind. It only looks."""
+    from rollwright.runtimes.journal import Journal
+
+    left = [entry.name for entry in Journal().orphans()]
+    if not left:
+        return Finding("left boxes", State.OK, "none")
+    shown = ", ".join(left[:3]) + (", ..." if len(left) > 3 else "")
+    return Finding("left boxes", State.MISSING, f"{len(left)}: {shown}", "free them: rollwright doctor --sweep")
 
 
 def temporary_directory() -> Finding:
@@ -183,6 +191,7 @@ ALL: tuple[Callable[[], Finding], ...] = (
     limits,
     temporary_directory,
     cache_directory,
+    left_boxes,
     cgroups,
     landlock,
     bubblewrap,

@@ -21,7 +21,7 @@ SWEEPERS: Mapping[str, str] = {
     "subprocess": "rollwright.runtimes.subprocess:free",
     "sandbox": "rollwright.runtimes.sandbox.sweep:sweep",
     "docker": "rollwright.runtimes.docker.sweep:sweep",
-    "prime": "rollwright.runtimes.prime.sweep:sweep",
+    "prime": "rollwright.runtimes.prime.sweeping:sweep",
     "modal": "rollwright.runtimes.modal.sweep:sweep",
 }
 """By kind, where the function is that frees its boxes. It is imported when such a box is found, and not before: a kind
