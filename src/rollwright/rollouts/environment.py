@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 
 import msgspec
 
 from rollwright.engines import Engine
 from rollwright.harnesses import ChatHarness, Harness, Limits, Session
-from rollwright.runtimes import Runtime, RuntimeConfig, SubprocessConfig, make_runtime
+from rollwright.runtimes import PoolConfig, Runtime, RuntimeConfig, RuntimePool, SubprocessConfig
 from rollwright.tasks import Task, Taskset, call_group, hooks_of
 from rollwright.traces import LiveTrace
-from rollwright.wire import Failure, RolloutError, RuntimeFault, Sampling, Score, Stop, Trace
+from rollwright.wire import Failure, RolloutError, Sampling, Score, Stop, Trace
 
+from .boxes import fresh_box, leased_box
 from .rollout import Finished, Rollout, weighted
-
-log = logging.getLogger("rollwright.rollouts")
+from .sweeping import sweeping
 
 
 class Environment:
@@ -31,29 +30,43 @@ class Environment:
         harness: Harness | None = None,
         runtime: RuntimeConfig | None = None,
         limits: Limits | None = None,
+        pool: PoolConfig | None = None,
     ) -> None:
         self.taskset = taskset
         self.harness: Harness = harness or ChatHarness()
         self.runtime: RuntimeConfig = runtime or SubprocessConfig()
         self.limits = limits or Limits()
+        self.pool = pool or PoolConfig()
 
     @asynccontextmanager
     async def serving(
         self, engine: Engine, model: str, *, sampling: Sampling | None = None, return_tokens: bool = False
     ) -> AsyncIterator[Serving]:
-        """Run rollouts against `engine` until the block ends; then everything that was opened is closed."""
-        serving = Serving(self, engine, model, sampling or Sampling(), return_tokens)
-        try:
+        """Run rollouts against `engine` until the block ends; then everything that was opened is closed.
+
+        Boxes are pooled where `runtime.persistent` is true. What earlier processes left behind is freed meanwhile."""
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(sweeping())
+            pool = None
+            if self.runtime.persistent:
+                pool = await stack.enter_async_context(RuntimePool(self.pool))
+                pool.expect(self.runtime)
+            serving = Serving(self, engine, model, sampling or Sampling(), return_tokens, pool)
+            stack.push_async_callback(serving.close)
             yield serving
-        finally:
-            await serving.close()
 
 
 class Serving:
     """Runs rollouts and groups. Made by `Environment.serving()`."""
 
     def __init__(
-        self, environment: Environment, engine: Engine, model: str, sampling: Sampling, return_tokens: bool
+        self,
+        environment: Environment,
+        engine: Engine,
+        model: str,
+        sampling: Sampling,
+        return_tokens: bool,
+        pool: RuntimePool | None = None,
     ) -> None:
         self._environment = environment
         self._engine = engine
@@ -61,9 +74,12 @@ class Serving:
         self._sampling = sampling
         self._return_tokens = return_tokens
         self._running: set[asyncio.Task[Finished]] = set()
+        self.pool = pool
+        """Where boxes come from; None if each rollout has its own."""
 
     def __repr__(self) -> str:
-        return f"<Serving {type(self._environment.taskset).__name__}, {len(self._running)} rollouts in flight>"
+        pool = f", {self.pool!r}" if self.pool is not None else ""
+        return f"<Serving {type(self._environment.taskset).__name__}, {len(self._running)} rollouts in flight{pool}>"
 
     async def run(self, task: Task, attempt: int = 0) -> Trace:
         """One rollout. A failed one is a trace with a failure, not an exception."""
@@ -103,32 +119,14 @@ class Serving:
             return_tokens=self._return_tokens,
         )
         boxed = environment.harness.needs_runtime or hooks_of(type(task)).needs_runtime
-        box = self._box() if boxed else None
+        box = self._box(task, trace) if boxed else None
         return await Rollout(task, trace, session, environment.harness, environment.limits, box).run()
 
-    def _box(self) -> AbstractAsyncContextManager[Runtime]:
-        return fresh_runtime(self._environment.runtime)
-
-
-@asynccontextmanager
-async def fresh_runtime(config: RuntimeConfig) -> AsyncIterator[Runtime]:
-    """A box of its own, gone afterwards. That it could not be cleaned away is logged: the rollout in it is done."""
-    runtime = make_runtime(config)
-    try:
-        await _started(runtime)
-        yield runtime
-    finally:
-        try:
-            await runtime.stop()
-        except RolloutError as error:
-            log.warning("%s was not cleaned away: %s", runtime.name, error)
-
-
-async def _started(runtime: Runtime) -> None:
-    try:
-        await runtime.start()
-    except OSError as error:
-        raise RuntimeFault(f"{runtime.name} did not start: {error}") from error
+    def _box(self, task: Task, trace: LiveTrace) -> AbstractAsyncContextManager[Runtime]:
+        environment = self._environment
+        if self.pool is None:
+            return fresh_box(task, environment.runtime, environment.limits.setup_timeout_s)
+        return leased_box(task, environment.runtime, self.pool, trace)
 
 
 async def _score_group(task: Task, finished: Sequence[Finished], earlier: Sequence[Trace]) -> list[Trace]:

@@ -17,7 +17,7 @@ from rollwright.harnesses import Harness, Limits, Session, Surroundings
 from rollwright.runtimes import Runtime, shielded
 from rollwright.tasks import Hook, Hooks, Task, call_hook, call_scores, hooks_of
 from rollwright.traces import LiveTrace, Phase
-from rollwright.wire import Failure, HarnessError, RolloutError, RuntimeFault, Score, Stop, TaskBroken, Trace
+from rollwright.wire import Failure, HarnessError, RolloutError, Score, Stop, TaskBroken, Trace
 
 from .metered import MeteredRuntime
 
@@ -35,7 +35,8 @@ class Finished(msgspec.Struct, frozen=True):
 
 
 class Rollout:
-    """One attempt at one task. `box` gives the runtime for its duration, or None if none is needed."""
+    """One attempt at one task. `box` gives the runtime for its duration within deadlines of its own, or is None if none
+    is needed."""
 
     def __init__(
         self,
@@ -76,9 +77,8 @@ class Rollout:
             yield
             return
         with self._trace.phase(Phase.PROVISION):
-            runtime = await _within(
-                self._limits.setup_timeout_s, self._box.__aenter__(), RuntimeFault, "making the box"
-            )
+            # Its deadlines are the box's own: waiting for a pooled one is not making one.
+            runtime = await self._box.__aenter__()
         self._trace.runtime = runtime.name
         self._supplies["runtime"] = MeteredRuntime(runtime, self._trace)
         try:

@@ -11,6 +11,9 @@ from .factory import RUNTIME_KINDS as RUNTIME_KINDS
 from .factory import make_runtime as make_runtime
 from .factory import runtime_config as runtime_config
 from .local.shield import shielded as shielded
+from .pool import PoolConfig as PoolConfig
+from .pool import PoolStats as PoolStats
+from .pool import RuntimePool as RuntimePool
 from .slots import CpuSlots as CpuSlots
 from .subprocess import SubprocessConfig as SubprocessConfig
 from .subprocess import SubprocessRuntime as SubprocessRuntime

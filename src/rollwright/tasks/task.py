@@ -16,8 +16,8 @@ no tool (return None to end, or the text or messages to go on with), `finalize` 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import msgspec
 
@@ -62,6 +62,11 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
         """The messages a rollout begins with."""
         asked = (user(self.prompt),) if isinstance(self.prompt, str) else self.prompt
         return (system(self.system), *asked) if self.system else asked
+
+    def runtime_settings(self) -> Mapping[str, Any]:
+        """Settings of the box that this task needs over those of the run, such as its image. Rollouts whose boxes are
+        alike share them where boxes are pooled."""
+        return {}
 
     def oracle(self, messages: Sequence[Message]) -> Message | None:
         """The ideal next answer, for the scripted engine and self-checks; None if the task knows none."""

@@ -1,0 +1,75 @@
+"""The box of one rollout: one of its own that is gone afterwards, or one that is leased from a pool."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+
+from rollwright.runtimes import Runtime, RuntimeConfig, RuntimePool, make_runtime, runtime_config
+from rollwright.tasks import Task
+from rollwright.traces import LiveTrace
+from rollwright.wire import RolloutError, RuntimeFault, TaskBroken, UsageError
+
+log = logging.getLogger("rollwright.rollouts")
+
+
+def config_for(task: Task, config: RuntimeConfig) -> RuntimeConfig:
+    """The run's config with what `task` sets over it. A task that names another kind is asked for all of it."""
+    try:
+        wanted = dict(task.runtime_settings())
+    except RolloutError:
+        raise
+    except Exception as error:  # The border to the author's code.
+        raise TaskBroken(f"runtime_settings of {task.id!r} raised {type(error).__name__}: {error}") from error
+    return _over(task.id, config, wanted) if wanted else config
+
+
+def _over(task_id: str, config: RuntimeConfig, wanted: Mapping[str, Any]) -> RuntimeConfig:
+    given: dict[str, Any] = msgspec.to_builtins(config)
+    if wanted.get("kind", given["kind"]) != given["kind"]:
+        given = {"persistent": config.persistent}
+    merged = {**given, **wanted}
+    kind = merged.pop("kind", None) or given["kind"]
+    try:
+        return runtime_config(str(kind), merged)
+    except UsageError as error:
+        raise TaskBroken(f"the box that {task_id!r} asks for makes no sense: {error}") from error
+
+
+@asynccontextmanager
+async def fresh_box(task: Task, config: RuntimeConfig, within_s: float) -> AsyncIterator[Runtime]:
+    """A box of its own, gone afterwards. That it could not be cleaned away is logged: the rollout in it is done."""
+    runtime = make_runtime(config_for(task, config))
+    try:
+        await _started(runtime, within_s)
+        yield runtime
+    finally:
+        try:
+            await runtime.stop()
+        except RolloutError as error:
+            log.warning("%s was not cleaned away: %s", runtime.name, error)
+
+
+@asynccontextmanager
+async def leased_box(task: Task, config: RuntimeConfig, pool: RuntimePool, trace: LiveTrace) -> AsyncIterator[Runtime]:
+    """A box of the pool's, whose deadlines are the pool's own: waiting for it is not the rollout's time (law 6)."""
+    lease = pool.lease(config_for(task, config))
+    async with lease as runtime:
+        trace.queued(lease.waited_s)
+        trace.info |= {"pooled": True, "lease": lease.number, "box_uses": lease.uses}
+        yield runtime
+
+
+async def _started(runtime: Runtime, within_s: float) -> None:
+    try:
+        async with asyncio.timeout(within_s) as clock:
+            await runtime.start()
+    except OSError as error:  # TimeoutError is one of them.
+        if clock.expired():
+            raise RuntimeFault(f"making the box took longer than {within_s:g} s") from error
+        raise RuntimeFault(f"{runtime.name} did not start: {error}") from error
