@@ -164,3 +164,38 @@ def test_a_taskset_that_needs_a_setting_says_so(place: Path) -> None:
     with pytest.raises(UsageError, match=r"needs a setting: --taskset.count with a whole number"):
         resolved("needy.py")
     assert resolved("needy.py", "--taskset.count", "4").settings.taskset.count == 4  # type: ignore[attr-defined]
+
+
+def test_the_kind_of_box_brings_its_own_settings(place: Path) -> None:
+    from rollwright.runtimes import RUNTIME_KINDS
+
+    assert resolved("sums.py").settings.runtime == RUNTIME_KINDS["subprocess"]()
+    for argv in (["--runtime", "docker"], ["--runtime.kind", "docker"], ["--runtime=docker"]):
+        settings = resolved("sums.py", *argv, "--runtime.image", "py:3.11", "--runtime.persistent").settings
+        assert isinstance(settings.runtime, RUNTIME_KINDS["docker"])
+        assert (settings.runtime.image, settings.runtime.persistent) == ("py:3.11", True)  # type: ignore[attr-defined]
+    Path("box.toml").write_text('[runtime]\nkind = "docker"\nimage = "a"\n')
+    assert resolved("sums.py", "@box.toml", "--runtime.image", "b").settings.runtime.image == "b"  # type: ignore[attr-defined]
+
+
+def test_a_run_in_another_box_is_read_back_from_its_own_file(place: Path) -> None:
+    found = resolved("sums.py", "--runtime", "docker", "--pool.max-boxes", "3")
+    Path("again.toml").write_text(write_toml(config_of(found.settings, "sums.py")))
+    again = resolved("@again.toml").settings
+    assert (again.runtime, again.pool) == (found.settings.runtime, found.settings.pool)
+    assert again.pool.max_boxes == 3
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (["--runtime", "dcoker"], "runtime 'dcoker' is not known; did you mean 'docker'?"),
+        (["--runtime.image", "x"], "--runtime.image is a setting of docker"),
+        (["--runtime.imgae", "x"], "--runtime.imgae is not a setting of eval; did you mean --runtime.image?"),
+        (["--pool.max-boxes", "0"], "pool.max_boxes is 0; set it to 1 or more"),
+    ],
+)
+def test_a_box_that_makes_no_sense_is_refused_in_one_sentence(place: Path, argv: list[str], told: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        resolved("sums.py", *argv)
+    assert str(caught.value).startswith(told)

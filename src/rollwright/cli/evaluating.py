@@ -61,7 +61,7 @@ class EvalRun:
             # Watched from here on: opening an engine imports its client, and no rollout waits for that.
             await stack.enter_async_context(self._monitor)
             run = stack.enter_context(await asyncio.to_thread(self._opened))
-            environment = Environment(job.taskset, runtime=settings.runtime, limits=settings.limits)
+            environment = Environment(job.taskset, runtime=settings.runtime, limits=settings.limits, pool=settings.pool)
             serving = await stack.enter_async_context(
                 environment.serving(engine, settings.model, sampling=settings.sampling)
             )

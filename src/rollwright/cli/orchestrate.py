@@ -61,7 +61,7 @@ async def _orchestrated(job: Job[OrchestrateCommand], talk: Talk) -> Report:
         engine = await stack.enter_async_context(open_engine(job.engine, settings.model))
         await prove(engine, job.engine)
         await _prove_tokens(engine, settings.model)
-        environment = Environment(job.taskset, runtime=settings.runtime, limits=settings.limits)
+        environment = Environment(job.taskset, runtime=settings.runtime, limits=settings.limits, pool=settings.pool)
         serving = await stack.enter_async_context(
             environment.serving(engine, settings.model, sampling=settings.sampling, return_tokens=True)
         )

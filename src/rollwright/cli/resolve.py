@@ -8,8 +8,10 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from rollwright.engines.config import EngineConfig
+from rollwright.runtimes import RUNTIME_KINDS, RuntimeConfig
 from rollwright.tasks import Taskset, find_taskset, taskset_names
 from rollwright.wire import UsageError
+from rollwright.wire.hints import hint
 
 from . import files, flags
 from .fields import Setting, said, settings_of
@@ -44,12 +46,13 @@ def resolve(kind: type[S], argv: Sequence[str]) -> Resolved[S] | None:
     first, layers, name = _first_look(kind, argv)
     if not name:
         if first.help:
-            _help(kind(), "TASKSET")
+            _help(with_kinds(kind, Taskset, _runtime_type(first, layers))(), "TASKSET")
             return None
         known = ", ".join(taskset_names())
         raise UsageError(f"{kind.verb} needs a taskset: rollwright {kind.verb} NAME, with {known} or file.py")
-    typed = with_taskset(kind, find_taskset(name))
+    typed = with_kinds(kind, find_taskset(name), _runtime_type(first, layers))
     known_settings = settings_of(typed)
+    _refuse_other_kinds(first, known_settings)
     line = flags.cut(kind.verb, argv, known_settings, ALIASES)
     if line.help:
         _help(_helpful(typed), name)
@@ -58,8 +61,8 @@ def resolve(kind: type[S], argv: Sequence[str]) -> Resolved[S] | None:
 
 
 def _first_look(kind: type[S], argv: Sequence[str]) -> tuple[flags.Line, list[files.Layer], str]:
-    """Enough of the line to find the taskset, whose settings the second look needs."""
-    line = flags.cut(kind.verb, argv, settings_of(kind), ALIASES, open_table="taskset")
+    """Enough of the line to find the taskset and the kind of box, whose settings the second look needs."""
+    line = flags.cut(kind.verb, argv, _settings_of_any(kind), ALIASES, open_table="taskset")
     layers = [files.read_layer(path) for path in line.files]
     # The first word decides where there is one: behind an unknown flag, a word may be that flag's value.
     words = argv[:1] if argv and not argv[0].startswith(("-", "@")) else line.words
@@ -118,13 +121,12 @@ def _settled(settings: S, given: frozenset[str]) -> S:
     return msgspec.structs.replace(settings, engine=engine, model=model, base_url="")
 
 
-def with_taskset(kind: type[S], taskset: type[Taskset]) -> type[S]:
-    """`kind` with the taskset's own settings in place of none."""
-    needs = any(field.required for field in msgspec.structs.fields(taskset))
-    field: Any = ("taskset", taskset) if needs else ("taskset", taskset, taskset())
+def with_kinds(kind: type[S], taskset: type[Taskset], runtime: type[RuntimeConfig]) -> type[S]:
+    """`kind` with the settings of the chosen taskset and of the chosen kind of box."""
+    fields: list[Any] = [_field("taskset", taskset), _field("runtime", runtime)]
     typed: Any = msgspec.defstruct(
         kind.__name__,
-        [field],
+        fields,
         bases=(kind,),
         frozen=True,
         kw_only=True,
@@ -132,6 +134,43 @@ def with_taskset(kind: type[S], taskset: type[Taskset]) -> type[S]:
         namespace={"__doc__": kind.__doc__},
     )
     return typed  # type: ignore[no-any-return]
+
+
+def _field(name: str, chosen: type[msgspec.Struct]) -> tuple[Any, ...]:
+    needs = any(field.required for field in msgspec.structs.fields(chosen))
+    return (name, chosen) if needs else (name, chosen, chosen())
+
+
+def _settings_of_any(kind: type[S]) -> dict[str, Setting]:
+    """The settings of `kind` with those of every kind of box, before it is known which one is meant."""
+    known = settings_of(kind)
+    for config in RUNTIME_KINDS.values():
+        known = {**settings_of(config, "runtime."), **known}
+    return {**known, "runtime.kind": Setting("runtime.kind", str)}
+
+
+def _runtime_type(line: flags.Line, layers: Sequence[files.Layer]) -> type[RuntimeConfig]:
+    named = [_kind_in(layer) for layer in layers] + list(line.given.get("runtime.kind", ()))
+    chosen = [name for name in named if name] or ["subprocess"]
+    if chosen[-1] not in RUNTIME_KINDS:
+        raise UsageError(f"runtime {chosen[-1]!r} is not known; {hint(chosen[-1], RUNTIME_KINDS)}")
+    return RUNTIME_KINDS[chosen[-1]]
+
+
+def _refuse_other_kinds(line: flags.Line, known: Mapping[str, Setting]) -> None:
+    """A setting of another kind of box is refused by naming that kind."""
+    for key in line.given:
+        if key.startswith("runtime.") and key not in known:
+            kinds = [kind for kind, config in RUNTIME_KINDS.items() if key in settings_of(config, "runtime.")]
+            flag = Setting(key, str).flag
+            raise UsageError(f"{flag} is a setting of {' and '.join(kinds)} boxes; add --runtime {kinds[0]}")
+
+
+def _kind_in(layer: files.Layer) -> str:
+    table = layer.table.get("runtime", {})
+    name = table.get("kind", "") if isinstance(table, dict) else ""
+    # Where it is no name at all, the check of the file tells so.
+    return name if isinstance(name, str) else ""
 
 
 def _helpful(typed: type[S]) -> S:
@@ -148,7 +187,8 @@ def _help(default: RolloutSettings, name: str) -> None:
     description = (
         f"{type(default).__doc__} TASKSET is a name ({', '.join(taskset_names())}), file.py or package.module:Class. "
         "Settings are read from TOML files (@ file.toml) and then from these flags; the later wins. "
-        "--engine KIND is short for --engine.kind KIND."
+        "--engine KIND is short for --engine.kind KIND. "
+        f"--runtime KIND chooses the box: {', '.join(RUNTIME_KINDS)}."
     )
     aliases = {alias: key for alias, key in ALIASES.items() if hasattr(default, key)}
     flags.print_help(default, f"rollwright {verb} {name} [@ FILE.toml]", aliases, description)

@@ -8,7 +8,7 @@ import msgspec
 
 from rollwright.engines.config import EngineConfig
 from rollwright.harnesses import Limits
-from rollwright.runtimes import SubprocessConfig
+from rollwright.runtimes import PoolConfig, RuntimeConfig, SubprocessConfig
 from rollwright.tasks import Taskset
 from rollwright.wire import Sampling, UsageError
 
@@ -19,6 +19,7 @@ ALIASES = {
     "-c": "concurrency",
     "-o": "output",
     "--engine": "engine.kind",
+    "--runtime": "runtime.kind",
 }
 
 
@@ -49,8 +50,10 @@ class RolloutSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """How tokens are drawn; none leaves the choice to the engine."""
     limits: Limits = Limits()
     """What one rollout may spend; none is no limit."""
-    runtime: SubprocessConfig = SubprocessConfig()
-    """The box that programs run in."""
+    runtime: RuntimeConfig = SubprocessConfig()
+    """The box that programs run in; name its kind with --runtime before --help to see its settings."""
+    pool: PoolConfig = PoolConfig()
+    """How boxes are kept for further rollouts, where runtime.persistent is true."""
 
     verb: ClassVar[str] = ""
     of_the_call: ClassVar[frozenset[str]] = frozenset(
@@ -97,6 +100,8 @@ class EvalSettings(RolloutSettings, frozen=True, kw_only=True, forbid_unknown_fi
             "engine.local.threads",
             "engine.local.parallel",
             "engine.local.start_timeout_s",
+            "runtime.persistent",
+            *(f"pool.{name}" for name in PoolConfig.__struct_fields__),
         }
     )
     """Settings that change how fast a run goes and not what comes out: a resumed run may have others."""

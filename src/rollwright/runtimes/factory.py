@@ -37,6 +37,7 @@ def _sandbox(config: SandboxConfig) -> Runtime:
 
 RUNTIME_KINDS: Mapping[str, type[RuntimeConfig]] = {
     "subprocess": SubprocessConfig,
+    "sandbox": SandboxConfig,
     "docker": DockerConfig,
     "modal": ModalConfig,
 }
