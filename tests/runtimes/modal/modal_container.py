@@ -21,7 +21,9 @@ PUBLIC = "http://127.0.0.1:7070/{port}"
 
 _MAKE = ["unshare", "--pid", "--fork", "--kill-child", "--mount", "--net", "--mount-proc"]
 _PREPARE = """
-while read -r from to rest; do case $to in /tmp/* | /run/* | /var/*) umount -l "$to" ;; esac; done < /proc/mounts
+while read -r from to rest; do
+  case $to in /tmp/* | /run/* | /var/*) umount -l "$to" 2>/dev/null ;; esac
+done < /proc/mounts
 mount -t tmpfs tmpfs /mnt && ip link set lo up && echo up && exec "$@"
 """
 """What others mount on this machine meanwhile is let go of: it would come and go in the container's own table."""

@@ -13,7 +13,7 @@ import secrets
 import threading
 import time
 from collections import Counter, defaultdict
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 
 from grpclib import GRPCError, Status
 from grpclib.server import Server
@@ -34,11 +34,11 @@ def a_jwt(lasts_s=3600):
 class Sandbox:
     """One sandbox as the control plane knows it."""
 
-    def __init__(self, definition):
+    def __init__(self, definition, pass_lasts_s):
         self.id = f"sb-{secrets.token_hex(8)}"
         self.task_id = f"ta-{secrets.token_hex(8)}V"
         self.definition = definition
-        self.jwt = a_jwt()
+        self.jwt = a_jwt(pass_lasts_s)
         self.container = Container()
         self.result = asyncio.get_running_loop().create_future()
         self.starts = Counter()
@@ -117,7 +117,7 @@ class ControlPlane(ModalClientBase):
         name = request.definition.name
         if self.world.named(name) is not None:
             raise GRPCError(Status.ALREADY_EXISTS, f"a sandbox named {name} runs already")
-        sandbox = Sandbox(request.definition)
+        sandbox = Sandbox(request.definition, self.world.pass_lasts_s)
         await sandbox.open()
         self.world.sandboxes[sandbox.id] = sandbox
         access = api_pb2.CommandRouterAccess(url=self.world.router_url, jwt=sandbox.jwt)
@@ -131,6 +131,10 @@ class ControlPlane(ModalClientBase):
         if sandbox is None:
             raise GRPCError(Status.NOT_FOUND, f"no sandbox named {request.sandbox_name}")
         return api_pb2.SandboxGetFromNameResponse(sandbox_id=sandbox.id)
+
+    @unary
+    async def SandboxGetFromName(self, request):  # noqa: N802
+        raise GRPCError(Status.NOT_FOUND, "there are no sandboxes of the older kind here")
 
     @unary
     async def SandboxGetTaskIdV2(self, request):  # noqa: N802
@@ -216,11 +220,13 @@ class StandIn:
 
     def __init__(self):
         self.sandboxes = {}
+        self.pass_lasts_s = 3600
         self.images = []
         self.commands = []
         self.calls = Counter()
         self.metadata = {}
         self._ordered = defaultdict(list)
+        self._holds = {}
         self._up = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="modal stand-in")
 
@@ -242,9 +248,16 @@ class StandIn:
         """The next calls of this name do their work, and then fail."""
         self._ordered[f"after {call}"] += statuses
 
-    def do(self, work):
-        """Run a coroutine in the stand-in and wait for it, from a thread that has no loop."""
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(30)
+    @asynccontextmanager
+    async def reached(self, call):
+        """Wait, on the test's own loop, until a call of this name arrives, and hold it until the block ends."""
+        arrived, go_on = threading.Event(), threading.Event()
+        self._holds[call] = (arrived, go_on)
+        try:
+            assert await asyncio.to_thread(arrived.wait, 30), f"{call} was never made"
+            yield
+        finally:
+            go_on.set()
 
     async def end(self, sandbox_id, status=api_pb2.GenericResult.GENERIC_STATUS_TERMINATED):
         """What the vendor does to a box when it likes to: called from the test's own loop."""
@@ -261,6 +274,10 @@ class StandIn:
         self.metadata[call] = dict(stream.metadata)
         if call.startswith("Task"):
             self._check_token(stream)
+        if call in self._holds:
+            arrived, go_on = self._holds.pop(call)
+            arrived.set()
+            await asyncio.to_thread(go_on.wait, 30)
         if self._ordered[call]:
             raise GRPCError(self._ordered[call].pop(0), f"ordered by a test ({call})")
 
@@ -292,7 +309,7 @@ class StandIn:
     async def _serve(self):
         self.loop = asyncio.get_running_loop()
         self._down = asyncio.Event()
-        control, router = Server([_whole(ControlPlane)(self)]), Server([_whole(CommandRouter)(self)])
+        control, router = _Server([_whole(ControlPlane)(self)]), _Server([_whole(CommandRouter)(self)])
         self.url, self.router_url = await _listen(control), await _listen(router)
         self._up.set()
         await self._down.wait()
@@ -300,9 +317,31 @@ class StandIn:
             await sandbox.end(api_pb2.GenericResult.GENERIC_STATUS_TERMINATED)
         for server in (control, router):
             server.close()
+            for connection in server.connections:
+                connection.close()
             with suppress(TimeoutError):
                 async with asyncio.timeout(5):
                     await server.wait_closed()
+        await asyncio.sleep(0.01)  # A transport that is closed lets go of its socket a turn of the loop later.
+
+
+class _Server(Server):
+    """Closing grpclib's own leaves the connections that clients keep open."""
+
+    def __init__(self, handlers):
+        super().__init__(handlers)
+        self.connections = []
+
+    def _protocol_factory(self):
+        protocol = super()._protocol_factory()
+        made = protocol.connection_made
+
+        def connection_made(transport):
+            self.connections.append(transport)
+            made(transport)
+
+        protocol.connection_made = connection_made
+        return protocol
 
 
 async def _listen(server):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 from rollwright.runtimes.contract import RuntimeConfig
 from rollwright.wire import UsageError
 
 _DAY_S = 86_400
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,63}")
 
 
 class ModalConfig(RuntimeConfig, frozen=True, kw_only=True, tag_field="kind", tag="modal"):
@@ -62,8 +65,10 @@ class ModalConfig(RuntimeConfig, frozen=True, kw_only=True, tag_field="kind", ta
             raise UsageError(f"runtime.lifetime_s is {self.lifetime_s}; Modal allows 1 to {_DAY_S}")
         if any(not 1 <= port <= 65535 for port in self.ports):
             raise UsageError(f"runtime.ports has a port outside of 1 to 65535: {self.ports}")
-        if not self.app:
-            raise UsageError("runtime.app is empty; name the Modal app that boxes belong to")
+        if self.ports and self.block_network:
+            raise UsageError("runtime.ports needs a network, which runtime.block_network takes away; set one of them")
+        if not _NAME.fullmatch(self.app):
+            raise UsageError(f"runtime.app is {self.app!r}; Modal allows 1 to 63 letters, digits, '-', '.' and '_'")
         for place in (self.directory, *self.watched):
             if not place.startswith("/") or place == "/":
                 raise UsageError(f"{place!r} is no place for a box; give an absolute path below /")
