@@ -65,7 +65,8 @@ async def test_programs_have_no_privileges(make):
 _CALLS = """
 import ctypes, sys
 libc = ctypes.CDLL(None, use_errno=True)
-for name, arguments in (("unshare", (0x10000000,)), ("ptrace", (0, 0, 0, 0)), ("mount", (b"x", b"/tmp", b"tmpfs", 0, 0))):
+mount = (b"x", b"/tmp", b"tmpfs", 0, 0)
+for name, arguments in (("unshare", (0x10000000,)), ("ptrace", (0, 0, 0, 0)), ("mount", mount)):
     print(name, getattr(libc, name)(*arguments), ctypes.get_errno())
 """
 
@@ -80,7 +81,7 @@ async def test_a_box_without_a_network_reaches_what_is_forwarded_and_nothing_els
     async with served("hello") as port, make() as box:
         url = f"http://127.0.0.1:{port}"
         assert await sh(box, FETCH.replace("URL", url) + " 2>/dev/null || true") == ""
-        assert await sh(box, "tail -n +3 /proc/net/dev | cut -d: -f1").split() == ["lo"]
+        assert (await sh(box, "tail -n +3 /proc/net/dev | cut -d: -f1")).split() == ["lo"]
         forwarded = await box.forward(port)
         assert await sh(box, FETCH.replace("URL", forwarded)) == "hello"
         assert await box.forward(port) == forwarded

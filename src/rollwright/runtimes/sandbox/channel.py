@@ -40,22 +40,22 @@ class Channel:
     async def ask(self, op: str, fds: Sequence[int] = (), **fields: Any) -> Answer:
         """The warden's answer; RuntimeFault where it could not, RuntimeLost where it is gone."""
         async with self.turns:
-            return await self.wait(self.begin(op, fds, **fields), op)
+            return await self.wait(self.begin(op, fds, **fields)[1], op)
 
-    def begin(self, op: str, fds: Sequence[int] = (), **fields: Any) -> int:
-        """Send a request; its number, to be waited for."""
+    def begin(self, op: str, fds: Sequence[int] = (), **fields: Any) -> tuple[int, asyncio.Future[Answer]]:
+        """Send a request; its number, and what is to be waited for."""
         self._count += 1
         number = self._count
-        self._asked[number] = self._loop.create_future()
+        future = self._asked[number] = self._loop.create_future()
         try:
             self._send({"id": number, "op": op, **fields}, fds)
         except BaseException:
-            del self._asked[number]
+            self._asked.pop(number, None)
             raise
-        return number
+        return number, future
 
-    async def wait(self, number: int, op: str) -> Answer:
-        future = self._asked[number]
+    async def wait(self, future: asyncio.Future[Answer], op: str) -> Answer:
+        """What `begin` promised; what nobody waits for any more is closed when it comes."""
         try:
             async with asyncio.timeout(_ANSWER_S):
                 # Not cancelled with its caller: descriptors that still arrive must find somebody who closes them.
@@ -109,6 +109,7 @@ class Channel:
         try:
             socket.send_fds(self._link, [msgspec.json.encode(message)], list(fds))
         except OSError as error:
+            self.close()
             raise RuntimeLost(f"the sandbox does not listen: {error}") from error
 
     def _on_readable(self) -> None:

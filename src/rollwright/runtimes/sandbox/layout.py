@@ -31,8 +31,8 @@ _SECRET = (
 """Covered with nothing. An ordinary user could not read these anyway; a box that root makes could."""
 _LOWER = "/run/template"
 _LAYERS = "/run/layers"
-_HOLD = 'trap "" CHLD; exec cat'
-"""The first process: it says when the box is ready, lets the kernel bury orphans, and ends with its standard input."""
+_HOLD = ("cat",)
+"""The first process: it gives back the byte that asks whether the box is ready, and ends with its standard input."""
 
 
 def find_bwrap() -> str:
@@ -61,7 +61,7 @@ def bwrap_words(config: SandboxConfig, bwrap: str) -> list[str]:
 
 def held(words: list[str], *, filtered: bool) -> list[str]:
     """The words of the whole command, with the process that holds the box."""
-    return [*words, *(["--seccomp", "4"] if filtered else []), "--", "/bin/sh", "-c", _HOLD]
+    return [*words, *(["--seccomp", "4"] if filtered else []), "--", *_HOLD]
 
 
 def furnishing(config: SandboxConfig, groups: Iterable[str]) -> dict[str, Any]:

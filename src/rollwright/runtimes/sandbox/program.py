@@ -44,7 +44,7 @@ class Program:
         body = in_memory(msgspec.json.encode(order))
         try:
             given = [nothing if fd == subprocess.DEVNULL else fd for fd in streams]
-            self._number = channel.begin("spawn", [body, *given])
+            self._number, self._starting = channel.begin("spawn", [body, *given])
         finally:
             os.close(body)
             os.close(nothing)
@@ -52,7 +52,7 @@ class Program:
 
     async def started(self) -> None:
         """Wait until it runs; RuntimeFault where it could not be started."""
-        reply, _ = await self._channel.wait(self._number, "start a program")
+        reply, _ = await self._channel.wait(self._starting, "start a program")
         self.pid = reply["pid"]
 
     def kill_group(self) -> None:

@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from .entry import IGNORED, errand, start_program
-from .furnish import clear, settle
+from .entry import errand, start_keeper, start_program
+from .furnish import clear, is_exiting, settle
 from .loop import Loop, read_all, receive, send
 
 _REMOVE_S = 2.0
@@ -108,10 +108,7 @@ class Box:
         info, told = os.pipe()
         errors = os.memfd_create("errors")
         os.write(echo, b"\n")
-        actions = [(os.POSIX_SPAWN_DUP2, fd, n) for n, fd in enumerate((talk, word, errors, told, fds[1]))]
-        self._keeper = os.posix_spawn(
-            order["argv"][0], order["argv"], order["env"], file_actions=actions, setsid=True, setsigdef=IGNORED
-        )
+        self._keeper = start_keeper(order["argv"], order["env"], (talk, word, errors, told, fds[1]))
         for fd in (talk, word, told):
             os.close(fd)
         self._pipes = [echo, ready, info]
@@ -202,7 +199,9 @@ class Box:
         self._loop.watch(handle, lambda: self._on_exit(request["id"], pid, handle))
 
     def _on_exit(self, program: int, pid: int, handle: int) -> None:
-        if self._ending:
+        if self._ending or is_exiting(self._pid):
+            # The box died under it: how it ended means nothing, and the box waits for it to be reaped.
+            self.end()
             self._reap(program)
             return
         self._tell_exit(program, pid, handle)

@@ -31,6 +31,26 @@ _NOT_FOUND = 127
 _NOT_RUNNABLE = 126
 
 
+def start_keeper(argv: list[str], env: dict[str, str], fds: Sequence[int]) -> int:
+    """Start bwrap with `fds` as its descriptors from 0 on. The first process of the box ignores the ends of its
+    children, so that the kernel buries orphans: what is left unhandled is inherited."""
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        os.setsid()
+        for number, fd in enumerate(fds):
+            os.dup2(fd, number)
+        for ignored in IGNORED:
+            signal.signal(ignored, signal.SIG_DFL)
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        os.execve(argv[0], argv, env)
+    except BaseException as error:
+        os.write(2, str(error).encode())
+    finally:
+        os._exit(_NOT_RUNNABLE)
+
+
 def start_program(box: int, order: dict[str, Any], streams: Sequence[int], seccomp: bytes) -> tuple[int, int]:
     """Start a program in the box that the handle `box` belongs to. The pid of the fork on the way, and a pipe that
     tells the pid of the program, then an error if there was one, and ends when the program runs."""
@@ -66,8 +86,8 @@ def _become(order: dict[str, Any], streams: Sequence[int], seccomp: bytes) -> No
         hard = resource.getrlimit(getattr(resource, name))[1]
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(getattr(resource, name), (value, value))
-    for number in IGNORED:
-        signal.signal(number, signal.SIG_DFL)
+    for ignored in IGNORED:
+        signal.signal(ignored, signal.SIG_DFL)
     kernel.drop_privileges(seccomp)
     try:
         os.execvpe(order["argv"][0], order["argv"], order["env"])

@@ -20,6 +20,7 @@ _LAYERS = "/run/layers"
 _EMPTY = _LAYERS
 """A directory with nothing in it, while nothing is mounted there."""
 _GONE_S = 10.0
+_PF_EXITING = 4
 
 
 def settle(plan: dict[str, Any]) -> Sequence[int]:
@@ -70,6 +71,15 @@ def running() -> list[str]:
                 if file.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X"):
                     found.append(name)
     return found
+
+
+def is_exiting(pid: int) -> bool:
+    """Whether a process is on its way out. The first process of a box stays there until all others are reaped."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return bool(int(file.read().rpartition(b")")[2].split()[6]) & _PF_EXITING)
+    except OSError:
+        return True
 
 
 def _mount(place: dict[str, Any], plan: dict[str, Any]) -> list[int]:
