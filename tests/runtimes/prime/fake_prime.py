@@ -49,10 +49,21 @@ class Sandbox:
         now = datetime.datetime.now(datetime.UTC).isoformat()
         asked = self.request
         return {
-            **{"id": self.id, "name": asked["name"], "dockerImage": asked["docker_image"], "status": self.status},
-            **{"cpuCores": asked["cpu_cores"], "memoryGB": asked["memory_gb"], "diskSizeGB": asked["disk_size_gb"]},
-            **{"diskMountPath": "/", "gpuCount": asked["gpu_count"], "timeoutMinutes": asked["timeout_minutes"]},
-            **{"labels": asked["labels"], "createdAt": now, "updatedAt": now, "vm": True, "errorType": self.reason},
+            "id": self.id,
+            "name": asked["name"],
+            "dockerImage": asked["docker_image"],
+            "status": self.status,
+            "cpuCores": asked["cpu_cores"],
+            "memoryGB": asked["memory_gb"],
+            "diskSizeGB": asked["disk_size_gb"],
+            "diskMountPath": "/",
+            "gpuCount": asked["gpu_count"],
+            "timeoutMinutes": asked["timeout_minutes"],
+            "labels": asked["labels"],
+            "createdAt": now,
+            "updatedAt": now,
+            "vm": True,
+            "errorType": self.reason,
         }
 
 
@@ -148,9 +159,7 @@ class FakePrime:
         if fault in ("cut", "hang"):
             return web.Response(status=500)
         response = await handler(request)
-        if fault == "cut after" and not isinstance(response, web.StreamResponse | None):
-            request.transport.abort()
-        elif fault == "cut after" and request.transport is not None:
+        if fault == "cut after" and request.transport is not None:
             request.transport.abort()
         return response
 

@@ -36,7 +36,8 @@ class NsBox:
         self.pid = 0
 
     async def start(self):
-        inside = "mount -t tmpfs tmpfs /mnt && echo up && exec sleep 1000000"
+        others = 'while read -r from to rest; do case $to in /tmp/*|/var/*|/run/*) umount -l "$to";; esac; done'
+        inside = f"{others} < /proc/mounts; mount -t tmpfs tmpfs /mnt && echo up && exec sleep 1000000"
         self._holder = await asyncio.create_subprocess_exec(
             *["unshare", "--mount", "--pid", "--net", "--fork", "--kill-child", "--mount-proc", "sh", "-c", inside],
             stdin=asyncio.subprocess.DEVNULL,

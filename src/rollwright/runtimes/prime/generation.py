@@ -11,7 +11,15 @@ from urllib.parse import urlsplit
 
 from rollwright.runtimes.contract import ExecResult
 from rollwright.runtimes.local import shielded
-from rollwright.runtimes.remote import Lifetime, LinkBroken, RemoteProcess, RemoteScripts, RemoteShell
+from rollwright.runtimes.remote import (
+    Lifetime,
+    LinkBroken,
+    RemoteProcess,
+    RemoteScripts,
+    RemoteShell,
+    Tunnel,
+    relay_line,
+)
 from rollwright.runtimes.slots import CpuSlots
 from rollwright.wire import RuntimeFault, RuntimeLost
 
@@ -50,6 +58,8 @@ class Generation:
         self.scripts = RemoteScripts(self._run_script, self.shell.write, f"{config.directory}/scripts", slots)
         self._ports: set[int] = before._ports if before else set()
         self._exposing = asyncio.Lock()
+        self._tunnels: dict[int, tuple[Tunnel, str]] = {}
+        self._forwarding = asyncio.Lock()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._wires: dict[int, PrimeWire] = {}
         self.broken = False
@@ -80,11 +90,18 @@ class Generation:
         if self.broken:
             raise RuntimeLost(f"box {self.id} was stopped or reset while it was used")
 
-    async def break_off(self) -> None:
-        """End every request and stream on our side; what runs in the box is ended by whoever called this."""
+    def break_off(self) -> None:
+        """End every request on our side; what runs in the box is ended by whoever called this."""
         self.broken = True
         for task in self._tasks:
             task.cancel()
+
+    async def close_streams(self) -> None:
+        """Close the streams of processes, which is quick once these have ended."""
+        for tunnel, _ in self._tunnels.values():
+            with suppress(LinkBroken, RuntimeFault):
+                await tunnel.close()
+        self._tunnels.clear()
         for wire in list(self._wires.values()):
             with suppress(LinkBroken, RuntimeFault):
                 await wire.close()
@@ -129,6 +146,26 @@ class Generation:
                     raise RuntimeFault(f"port {port} of box {self.id} could not be published: {error}") from error
                 self._ports.add(port)
             return await self._address(port)
+
+    async def forward(self, port: int) -> str:
+        """An address inside of the box that leads to `port` of this host's loopback."""
+        async with self._forwarding:
+            known = self._tunnels.get(port)
+            if known is not None and not known[0].broken:
+                return known[1]
+            number = self.shell.number()
+            try:
+                wire = await self._link.open(relay_line(), {"ROLLWRIGHT_BOX": self.shell.mark(number)})
+            except LinkBroken as error:
+                raise RuntimeFault(f"no relay could be started in box {self.id}: {error}") from error
+            tunnel = Tunnel(wire, port)
+            try:
+                url = f"http://127.0.0.1:{await tunnel.start()}"
+            except BaseException:
+                await shielded(tunnel.close(), within_s=_KILL_S)
+                raise
+            self._tunnels[port] = (tunnel, url)
+            return url
 
     async def remove_network(self) -> None:
         if self.network_id:

@@ -146,12 +146,10 @@ class PrimeRuntime:
         return url
 
     async def forward(self, port: int) -> str:
-        self._running()
-        if not self.config.forward_via:
-            raise RuntimeFault(
-                f"box {self.name} cannot reach port {port} of this host; set runtime.forward_via to a public address"
-            )
-        return self.config.forward_via.replace("{port}", str(port)).rstrip("/")
+        box = self._running()
+        if self.config.forward_via:
+            return self.config.forward_via.replace("{port}", str(port)).rstrip("/")
+        return await box.within(box.forward(port))
 
     async def alive(self) -> bool:
         box = self._box
@@ -224,8 +222,9 @@ class PrimeRuntime:
         self._box_id = await sdk.create(client, self.config, self.name, key)
 
     async def _clean(self, box: Generation) -> None:
-        await box.break_off()
+        box.break_off()
         await box.shell.clear()
+        await box.close_streams()
         self._box = Generation(sdk_client(self), self.config, box.id, box.lifetime, self._slots, box)
 
     async def _replace(self, box: Generation) -> None:
@@ -233,9 +232,10 @@ class PrimeRuntime:
         await self._create()
 
     async def _free(self, box: Generation) -> None:
-        await box.break_off()
+        box.break_off()
         await sdk.delete(sdk_client(self), box.id)
         self._box, self._box_id = None, ""
+        await box.close_streams()
         with suppress(LinkBroken, RuntimeFault):
             await box.remove_network()
 

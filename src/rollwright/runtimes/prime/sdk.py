@@ -142,6 +142,10 @@ def told(what: str) -> Iterator[None]:
     except (UnauthorizedError, PaymentRequiredError) as error:
         raise RuntimeFault(f"{what}: {error}") from error
     except (APIError, httpx.HTTPError, RuntimeError) as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            # The SDK tells a cancelled request as a failed one, and the cancellation would be lost.
+            raise asyncio.CancelledError from error
         status = _status(error)
         if status in (404, 410):
             raise RuntimeLost(f"{what}: the vendor no longer knows the box") from error

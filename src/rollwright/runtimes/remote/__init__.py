@@ -11,3 +11,5 @@ from .lifetime import Lifetime as Lifetime
 from .process import RemoteProcess as RemoteProcess
 from .process import Wire as Wire
 from .scripts import RemoteScripts as RemoteScripts
+from .tunnel import Tunnel as Tunnel
+from .tunnel import relay_line as relay_line

@@ -86,7 +86,7 @@ become() {
     echo "$me" > "$at/pid"
     [ ! -e "$at/stop" ] && welcome || exit 137
     cd "$cwd" || exit 126
-    unset RW_STDIN RW_DATA
+    unset RW_STDIN RW_DATA RW_HELLO
     for name in $names; do
         eval "export $name=\"\$RWE_$name\""
         unset "RWE_$name"
@@ -120,9 +120,30 @@ claim() {
     collect e
 }
 
+# Whether every process in "$@" waits for something to read: it has then passed on all that was written before.
+idle() {
+    for pid in "$@"; do
+        at_call="S 0x0" line=
+        { read -r line < "/proc/$pid/stat"; } 2>/dev/null || continue
+        { read -r call first_word rest < "/proc/$pid/syscall" && at_call="$call $first_word"; } 2>/dev/null
+        set -- ${line##*)}
+        case "$1 $at_call" in S\ *\ 0x0) ;; *) return 1 ;; esac
+    done
+}
+
+# Kill the pumps in "$@" once they have nothing left to carry: what holds their pipes open now is no longer waited for.
+cut_off() {
+    tries=0
+    until idle "$@" || [ "$tries" -ge 100 ]; do
+        tries=$((tries + 1))
+        sleep 0.1
+    done
+    kill "$@"
+}
+
 # The pipes hold all of what the program wrote when it ended. Children that keep them open are heard for a moment.
 settle() {
-    later 0.1 kill "$@" < /dev/null > /dev/null 2>&1 &
+    later 0.1 cut_off "$@" < /dev/null > /dev/null 2>&1 &
     ender=$!
     wait $waited
     kill "$ender"
@@ -160,6 +181,8 @@ feed() {
 do_open() {
     claim "$@"
     shift 7
+    # Whoever asks to be told when the command is claimed does not call it off before it is there.
+    [ -z "${RW_HELLO:-}" ] || echo "rollwright began"
     mkfifo "$at/o" "$at/i"
     exec 3<&0
     feed <&3 > "$at/i" 2>/dev/null &
