@@ -52,6 +52,7 @@ class Box:
         """Its root directory, as a descriptor."""
         self.groups = cgroups.Groups()
         self._journal = journal
+        self._diag = -1
         self._upper = -1
         self._noted = False
 
@@ -65,7 +66,8 @@ class Box:
         finally:
             os.close(body)
             os.close(code)
-        self._keep_upper(fds)
+        self._diag = fds[0]
+        self._keep_upper(fds[1:])
         self.pid = reply["pid"]
         self.root = await in_thread(os.open, f"/proc/{self.pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 
@@ -79,7 +81,9 @@ class Box:
     async def look(self, environment: Mapping[str, str]) -> BoxState:
         own_network = self.config.network == "none"
         try:
-            return await in_thread(look, self.pid, environment, own_network=own_network, upper=self._upper)
+            return await in_thread(
+                look, self.pid, environment, diag=self._diag, own_network=own_network, upper=self._upper
+            )
         except OSError as error:
             raise RuntimeLost(f"box {self.name} is gone: {error}") from error
 
@@ -90,9 +94,10 @@ class Box:
                 await self.channel.ask("stop")
             self.channel.close()
         self._keep_upper([])
-        if self.root >= 0:
-            os.close(self.root)
-            self.root = -1
+        for fd in (self.root, self._diag):
+            if fd >= 0:
+                os.close(fd)
+        self.root = self._diag = -1
         await in_thread(self._remove)
 
     def live(self) -> Channel:

@@ -77,6 +77,8 @@ def furnishing(config: SandboxConfig, groups: Iterable[str]) -> dict[str, Any]:
         "directories": [TMPDIR],
         "hidden": [path for path in _SECRET if os.path.exists(path)],
         "groups": list(groups),
+        # The host's network is where the warden is already, and is not the box's to enter.
+        "spaces": ["mnt", "net"] if config.network == "none" else ["mnt"],
     }
 
 

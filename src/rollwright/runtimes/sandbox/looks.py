@@ -13,21 +13,25 @@ from contextlib import suppress
 from rollwright.runtimes.state import BoxState
 
 from .layout import PLACES, WORKSPACE
+from .ports import ports
 
-_LISTENING = b"0A"
 _FILES_SEEN = 10_000
 
 
-def look(pid: int, environment: Mapping[str, str], *, own_network: bool, upper: int = -1) -> BoxState:
-    """The state of the box whose first process is `pid`; `upper` is where changes of an overlaid workspace lie. OSError
-    where the box is gone."""
+def look(
+    pid: int, environment: Mapping[str, str], *, diag: int = -1, own_network: bool = True, upper: int = -1
+) -> BoxState:
+    """The state of the box whose first process is `pid`; `upper` is where changes of an overlaid workspace lie, `diag`
+    asks its network. In a network of its own every socket is the box's; in the host's, those that its programs hold.
+    OSError where the box is gone."""
+    held = None if own_network else set(_held_sockets(f"/proc/{pid}/root/proc"))
     tops = {path: f"/proc/{pid}/root{path}" for path in PLACES}
     if upper >= 0:
         tops[WORKSPACE] = f"/proc/self/fd/{upper}"
     return BoxState(
         files=dict(_files(tops)),
         processes=tuple(_processes(f"/proc/{pid}/root/proc")),
-        ports=tuple(sorted(_ports(pid, own_network=own_network))),
+        ports=tuple(sorted(ports(diag, f"/proc/{pid}/net", held))) if held != set() else (),
         environment=dict(environment),
         mounts=tuple(sorted(_mounts(pid))),
     )
@@ -42,27 +46,7 @@ def _processes(proc: str) -> Iterator[str]:
                     yield f"{name} {head.partition(b'(')[2].decode('utf-8', 'replace')}"
 
 
-def _ports(pid: int, *, own_network: bool) -> Iterator[str]:
-    """Sockets that others can find: all in a network of its own, those that its programs hold in the host's."""
-    held = None if own_network else set(_held_sockets(f"/proc/{pid}/root/proc"))
-    if held == set():
-        return
-    for name in ("tcp", "tcp6", "udp", "udp6"):
-        for words in _table(f"/proc/{pid}/net/{name}"):
-            if (words[3] == _LISTENING or name.startswith("udp")) and (held is None or words[9] in held):
-                yield f"{name} {int(words[1].rpartition(b':')[2], 16)}"
-    for words in _table(f"/proc/{pid}/net/unix"):
-        if len(words) > 7 and (held is None or words[6] in held):
-            yield f"unix {words[7].decode('utf-8', 'replace')}"
-
-
-def _table(path: str) -> Iterator[list[bytes]]:
-    with suppress(FileNotFoundError), open(path, "rb") as file:
-        for line in file.read().splitlines()[1:]:
-            yield line.split()
-
-
-def _held_sockets(proc: str) -> Iterator[bytes]:
+def _held_sockets(proc: str) -> Iterator[int]:
     """Inodes of the sockets that the processes of the box have open."""
     for name in os.listdir(proc):
         if name.isdigit() and name != "1":
@@ -71,7 +55,7 @@ def _held_sockets(proc: str) -> Iterator[bytes]:
                     with suppress(OSError):
                         link = os.readlink(f"{proc}/{name}/fd/{fd}")
                         if link.startswith("socket:["):
-                            yield link[8:-1].encode()
+                            yield int(link[8:-1])
 
 
 def _mounts(pid: int) -> Iterator[str]:

@@ -128,7 +128,7 @@ class Box:
         self._pid = pid
         self._handle = os.pidfd_open(pid)
         self._loop.watch(self._handle, self._finish)
-        self._send_errand(request, lambda: settle(self._plan), ("mnt",), pid=pid)
+        self._send_errand(request, lambda: settle(self._plan), self._plan["spaces"], pid=pid)
 
     def _do_clear(self, request: dict[str, Any], fds: list[int]) -> None:
         self._send_errand(request, lambda: clear(self._plan), ("mnt", "pid"))
