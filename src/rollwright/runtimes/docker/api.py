@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,9 +22,9 @@ import msgspec
 from rollwright.wire import RuntimeFault, RuntimeLost, UsageError
 
 CALL_S = 60.0
-_HEAD_LIMIT = 64 << 10
 _ERROR_LIMIT = 4096
 _BUFFER = 256 << 10
+_PART = 256 << 10
 _PLACES = ("/var/run/docker.sock", "/run/podman/podman.sock")
 
 
@@ -99,7 +99,7 @@ class Engine:
         if self._session.closed:
             raise RuntimeLost("the connection to the engine is closed: its box was stopped")
         headers = {"Content-Type": "application/json"} if data is None else {"Content-Type": "application/x-tar"}
-        payload = msgspec.json.encode(body) if data is None and body is not None else data
+        payload = _in_parts(data) if data is not None else None if body is None else msgspec.json.encode(body)
         try:
             async with self._session.request(
                 method,
@@ -151,6 +151,12 @@ class Engine:
                 return await asyncio.open_connection(at.host, at.port, limit=_BUFFER)
         except (OSError, TimeoutError) as error:
             raise RuntimeFault(f"no answer from the engine at {at}: {error}") from error
+
+
+async def _in_parts(data: bytes) -> AsyncIterator[bytes]:
+    """A large body in pieces, so that other work gets its turn in between."""
+    for at in range(0, len(data), _PART):
+        yield data[at : at + _PART]
 
 
 def _opened(text: bytes) -> Any:

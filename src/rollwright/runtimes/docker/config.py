@@ -75,9 +75,9 @@ class DockerConfig(RuntimeConfig, frozen=True, kw_only=True, tag_field="kind", t
         self._check_network()
 
     def _check_network(self) -> None:
-        if self.allow_hosts and self.network is not Network.ALLOW:
+        if self.allow_hosts and self.network != Network.ALLOW:
             raise UsageError("runtime 'docker' has allow_hosts, which only counts with network 'allow'")
-        if self.network_name and self.network is not Network.FULL:
+        if self.network_name and self.network != Network.FULL:
             raise UsageError("runtime 'docker' has a network_name, which only counts with network 'full'")
         for host in self.allow_hosts:
             if not _HOST.match(host):

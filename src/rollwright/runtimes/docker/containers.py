@@ -16,6 +16,7 @@ from .hunt import sees
 from .spec import LABEL
 
 PULL_S = 1800.0
+_REMOVE_S = 60.0
 _pulls: Flights[None] = Flights()
 
 
@@ -53,9 +54,12 @@ async def removed(engine: Engine, container_id: str) -> None:
     query = {"force": "1", "v": "1"}
     reply = await engine.call("DELETE", f"/containers/{container_id}", query=query, allow=(404, 409))
     # 409: somebody else's removal of it is under way, and it is over when a look finds nothing.
+    deadline = asyncio.get_running_loop().time() + _REMOVE_S
     while reply.status == 409:
         if (await engine.call("GET", f"/containers/{container_id}/json", allow=(404,))).status == 404:
             return
+        if asyncio.get_running_loop().time() > deadline:
+            raise RuntimeFault(f"container {container_id[:12]} is not removed within {_REMOVE_S:g} s")
         await asyncio.sleep(0.05)
 
 
@@ -63,8 +67,7 @@ async def freed(engine: Engine, name: str) -> None:
     """Free all that carries the label of box `name`. It asks the engine, so it finds also what nobody noted."""
     query = {"filters": msgspec.json.encode({"label": [f"{LABEL}={name}"]}).decode()}
     containers = (await engine.call("GET", "/containers/json", query={"all": "1", **query})).value
-    async with asyncio.timeout(120.0):
-        await asyncio.gather(*(removed(engine, str(one["Id"])) for one in containers))
+    await asyncio.gather(*(removed(engine, str(one["Id"])) for one in containers))
     for network in (await engine.call("GET", "/networks", query=query)).value or []:
         await engine.call("DELETE", f"/networks/{network['Id']}", allow=(404,))
 
@@ -73,11 +76,14 @@ async def _fetch(engine: Engine, image: str) -> None:
     query = {"fromImage": image}
     if "@" not in image and ":" not in image.rpartition("/")[2]:
         query["tag"] = "latest"  # Without one the engine would fetch every tag there is.
-    reply = await engine.call("POST", "/images/create", query=query, timeout_s=PULL_S)
+    try:
+        reply = await engine.call("POST", "/images/create", query=query, timeout_s=PULL_S)
+    except RuntimeFault as error:
+        raise RuntimeFault(f"image {image!r} could not be fetched: {error}") from error
     # Progress comes as lines of JSON, with status 200 also where it ends in an error.
     lines = reply.value.splitlines() if isinstance(reply.value, str) else []
     if lines and '"error"' in lines[-1]:
-        raise RuntimeFault(f"the engine could not fetch image {image!r}: {lines[-1]}")
+        raise RuntimeFault(f"image {image!r} could not be fetched: {lines[-1]}")
 
 
 async def _seen(engine: Engine, container_id: str) -> Container:

@@ -7,6 +7,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from rollwright.runtimes.contract import ExecResult
@@ -26,6 +27,20 @@ from .spec import env_words
 _WRAP = ("sh", "-c", 'exec "$@"', "sh")
 """A shell tells of a missing program in the same way on every engine."""
 _START_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A program to start. Secrets travel in `env`, never in `argv`."""
+
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    cwd: str
+    limit: int
+    feeds: bool
+    user: str = ""
+    is_hunter: bool = False
+    """It ends other programs; where it cannot be ended itself, nobody is sent after it."""
 
 
 class Crew:
@@ -63,10 +78,12 @@ class Crew:
         cwd: str = "",
         timeout_s: float = 60.0,
         output_limit: int | None = None,
-        user: str | None = None,
+        user: str = "",
+        is_hunter: bool = False,
     ) -> ExecResult:
         limit = self._config.output_limit if output_limit is None else output_limit
-        command = await self._launch(argv, env, cwd, bool(stdin), limit, user)
+        order = Order(argv, env or {}, cwd, limit, feeds=bool(stdin), user=user, is_hunter=is_hunter)
+        command = await self._launch(order)
         try:
             result = await run_to_end(command, stdin, timeout_s)
             self._check(command)
@@ -78,7 +95,7 @@ class Crew:
         return result
 
     async def open(self, argv: Sequence[str], env: Mapping[str, str] | None = None, cwd: str = "") -> DockerProcess:
-        command = await self._launch(argv, env, cwd, True, self._config.output_limit, None)
+        command = await self._launch(Order(argv, env or {}, cwd, self._config.output_limit, feeds=True))
         return DockerProcess(command, lambda: self._check(command), self._active.discard)
 
     def break_off(self) -> None:
@@ -91,18 +108,10 @@ class Crew:
         for command in self._active:
             command.close()
 
-    async def _launch(
-        self,
-        argv: Sequence[str],
-        env: Mapping[str, str] | None,
-        cwd: str,
-        feeds: bool,
-        limit: int,
-        user: str | None,
-    ) -> Exec:
+    async def _launch(self, order: Order) -> Exec:
         """Start a program. Once the engine was asked, a cancelled caller still waits for the program and ends it."""
-        _check_argv(argv)
-        starting = asyncio.create_task(self._start(argv, env, cwd, feeds, limit, user), name=f"start {argv[0]}")
+        _check_argv(order.argv)
+        starting = asyncio.create_task(self._start(order), name=f"start {order.argv[0]}")
         try:
             return await asyncio.shield(starting)
         except asyncio.CancelledError:
@@ -115,31 +124,24 @@ class Crew:
                     self._active.discard(command)
             raise
 
-    async def _start(
-        self,
-        argv: Sequence[str],
-        env: Mapping[str, str] | None,
-        cwd: str,
-        feeds: bool,
-        limit: int,
-        user: str | None,
-    ) -> Exec:
+    async def _start(self, order: Order) -> Exec:
         self.started += 1
         mark = f"{self._token}/{self.started}."
-        given = {**self.environment, **checked(env or {}), MARK: mark}
+        given = {**self.environment, **checked(order.env), MARK: mark}
         body = {
-            "AttachStdin": feeds,
+            "AttachStdin": order.feeds,
             "AttachStdout": True,
             "AttachStderr": True,
-            "Cmd": [*_WRAP, *argv],
+            "Cmd": [*_WRAP, *order.argv],
             "Env": env_words(given),
-            "WorkingDir": self.place(cwd),
-            "User": (self._config.user or "0") if user is None else user,
+            "WorkingDir": self.place(order.cwd),
+            "User": order.user or self._config.user or "0",
         }
         made = await self._engine.call("POST", f"/containers/{self._container.id}/exec", body=body)
         exec_id = str(made.value["Id"])
         streams = await self._engine.take_over(f"/exec/{exec_id}/start", {"Detach": False, "Tty": False})
-        command = Exec(self._engine, exec_id, mark, streams, self._hunt, self._give_up, limit)
+        hunt = None if order.is_hunter else self._hunt
+        command = Exec(self._engine, exec_id, mark, streams, hunt, self._give_up, order.limit)
         command.ended_by_box = self._broken_off
         self._active.add(command)
         return command
@@ -154,8 +156,8 @@ class Crew:
         if self._container.pid:
             await hunt_outside(mark, pid, self._since)
             return
-        # The hunter's own mark is another one, and it is not hunted: the box ends with its container if need be.
-        result = await self.run(["sh", "-c", SCRIPT, "sh", f"{MARK}={mark}"], timeout_s=KILL_S, user="0")
+        words = ["sh", "-c", SCRIPT, "sh", f"{MARK}={mark}"]
+        result = await self.run(words, cwd="/", timeout_s=KILL_S, user="0", is_hunter=True)
         if not result.ok:
             raise RuntimeFault(f"programs in the box could not be ended: {result.stderr[-500:]!r}")
 

@@ -15,6 +15,7 @@ import os
 import secrets
 import sys
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from rollwright.runtimes.contract import Process
@@ -81,7 +82,7 @@ class Doors:
             raise RuntimeFault(
                 "this box has no way to the host: be root on the engine's machine, or use its unix socket"
             )
-        name = f"{secrets.token_hex(6)}.sock"
+        name = f"{port or secrets.token_hex(6)}.sock"
         path = os.path.join(self.directory, name)
         relay.attach(await asyncio.start_unix_server(relay.accept, path))
         # Programs in the box may run as anybody; who may come near is decided by the directory, which only we share.
@@ -123,9 +124,10 @@ class Doors:
         process = await self.open_process(["python3", "-c", _FORWARDER, path, str(port)])
         self._forwarders.append(process)
         line = b""
-        async with asyncio.timeout(_READY_S):
-            while not line.endswith(b"\n") and (part := await process.read(64)):
-                line += part
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_READY_S):
+                while not line.endswith(b"\n") and (part := await process.read(64)):
+                    line += part
         if not line.strip().isdigit():
             raise RuntimeFault("no forwarder runs in this box: without root out here, its image needs python3")
         return int(line)

@@ -23,6 +23,7 @@ from .hunt import KILL_S, Hunt
 _GRACE_S = 0.1
 _FIRST_LOOK_S = 0.02
 _LOOK_S = 1.0
+_LOOK_SOON_S = 0.1
 _CHUNK = 65536
 _TIMED_OUT_CODE = 124
 
@@ -45,7 +46,7 @@ class Exec:
         exec_id: str,
         mark: str,
         streams: tuple[asyncio.StreamReader, asyncio.StreamWriter],
-        hunt: Hunt,
+        hunt: Hunt | None,
         give_up: Callable[[], Awaitable[None]],
         output_limit: int,
     ) -> None:
@@ -120,17 +121,21 @@ class Exec:
     async def end(self) -> None:
         """Kill the program with all its children and see them gone; where that fails, end the box as a whole.
 
-        The last hunt begins after the program was seen to have ended, so nothing it started slips through.
+        The last hunt begins after the program was seen to have ended, so nothing it started slips through. A program
+        that is itself a hunter is not hunted.
         """
         if self.ended_by_box:
             return
+        if self._hunt is None:
+            await self._give_up()
+            return
         try:
             async with asyncio.timeout(KILL_S):
-                while True:
+                running = True
+                while running:
                     status = await self.status()
                     await self._hunt(self._mark, status.pid)
-                    if not status.running:
-                        return
+                    running = status.running
         except (RuntimeFault, TimeoutError):
             await self._give_up()
 
@@ -158,16 +163,18 @@ class Exec:
         hearing = asyncio.create_task(self._hear(), name=f"output of {self._id[:12]}")
         try:
             pause = _FIRST_LOOK_S
-            while True:
-                if not hearing.done():
-                    await asyncio.wait({hearing}, timeout=pause)
-                status = await self.status()
-                if not status.running:
+            while not hearing.done():
+                await asyncio.wait({hearing}, timeout=pause)
+                if not hearing.done() and not (status := await self.status()).running:
                     await asyncio.wait({hearing}, timeout=_GRACE_S)
                     return status
-                if hearing.done():
-                    await asyncio.sleep(pause)
                 pause = min(2 * pause, _LOOK_S)
+            hearing.result()
+            pause = _FIRST_LOOK_S
+            while (status := await self.status()).running:
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LOOK_SOON_S)
+            return status
         finally:
             await _dropped(hearing)
 

@@ -28,7 +28,9 @@ Hunt = Callable[[str, int], Awaitable[None]]
 SCRIPT = """
 while :; do
   pids=
-  for f in $(grep -lsF -e "$1" /proc/[0-9]*/environ 2>/dev/null); do f=${f#/proc/}; pids="$pids ${f%/environ}"; done
+  for p in /proc/[0-9]*; do
+    tr '\\0' '\\n' 2>/dev/null < "$p/environ" | grep -qxF -e "$1" && pids="$pids ${p#/proc/}"
+  done 2>/dev/null
   [ -n "$pids" ] || exit 0
   more=1
   while [ -n "$more" ]; do

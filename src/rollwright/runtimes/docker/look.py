@@ -26,6 +26,8 @@ _KINDS = {0: "changed", 1: "added", 2: "deleted"}
 _SLEEP = "sleep 2147483647"
 _FIRST = "sh -c while"
 _LISTEN = "0A"
+_RESOLVER = "0B00007F"
+"""127.0.0.11, where the engine itself answers for names, on ports that it chooses anew for each container."""
 
 # Words: a line that parts the answers, then places in memory.
 _SCRIPT = """
@@ -112,6 +114,8 @@ def _ports(tables: str) -> tuple[str, ...]:
         bound_udp = words[3] == "07" and words[2].endswith(":0000")
         if words[3] == _LISTEN or bound_udp:
             address, _, port = words[1].rpartition(":")
+            if address == _RESOLVER:
+                continue
             found.add(f"{'udp' if bound_udp else 'tcp'} {address} {int(port, 16)}")
     return tuple(sorted(found))
 

@@ -216,7 +216,7 @@ class DockerRuntime:
         self._binds = await in_thread(self._make_binds)
         clues = {"engine": str(self._address), "name": self.name, "doors": self._binds.doors}
         await in_thread(self._journal.open, "docker", self.name, clues)
-        if self.config.network is Network.FULL and not self.config.network_name:
+        if self.config.network == Network.FULL and not self.config.network_name:
             await self._engine.call("POST", "/networks/create", body=network_spec(self.name))
         self._inside = await self._make(self._engine)
 
@@ -257,7 +257,7 @@ class DockerRuntime:
         """What a started container needs before it is a box: its proxy, and a workspace that belongs to its user."""
         crew, config = inside.crew, self.config
         proxy = ""
-        if config.network is Network.ALLOW:
+        if config.network == Network.ALLOW:
             crew.environment = base_environment(config)
             proxy = await inside.doors.inward(Proxy(AllowList(config.allow_hosts)).serve, _PROXY_PORT)
         crew.environment = base_environment(config, proxy)

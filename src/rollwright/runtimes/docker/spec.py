@@ -101,6 +101,6 @@ def _host_config(config: DockerConfig, name: str, binds: Binds) -> dict[str, Any
 
 
 def _network_mode(config: DockerConfig, name: str) -> str:
-    if config.network is not Network.FULL:
+    if config.network != Network.FULL:
         return "none"
     return config.network_name or network_of(name)
