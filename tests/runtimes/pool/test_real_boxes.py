@@ -1,0 +1,142 @@
+"""The pool with boxes that are really there: a poisoner's box is as new for the next lease, or it is quarantined."""
+
+import asyncio
+import contextlib
+import functools
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rollwright.runtimes import PoolConfig, RuntimePool, runtime_config
+from rollwright.runtimes.journal import Journal
+from rollwright.runtimes.poison import check_unpoisoned, poison
+from rollwright.runtimes.sweep import sweep_all
+from runtimes.docker.conftest import IMAGE, engine_socket
+
+__all__ = ["engine_socket"]
+
+FILES = {"subprocess": 10_000, "sandbox": 100_000, "docker": 2_000}
+"""Of the poisoner's tree; 100,000 everywhere with --soak."""
+
+
+@functools.cache
+def no_sandbox():
+    if shutil.which("bwrap") is None:
+        return "bubblewrap is not installed"
+    words = ["bwrap", "--unshare-user", "--unshare-pid", "--ro-bind", "/", "/", "--proc", "/proc", "true"]
+    tried = subprocess.run(words, capture_output=True, text=True)
+    return f"the kernel refuses namespaces: {tried.stderr.strip()}" if tried.returncode else ""
+
+
+@pytest.fixture(params=["subprocess", "sandbox", "docker"])
+def config(request, cache):
+    if request.param == "docker":
+        socket = request.getfixturevalue("engine_socket")
+        return runtime_config("docker", {"image": IMAGE, "socket": socket, "memory_mb": 256})
+    if request.param == "sandbox" and no_sandbox():
+        pytest.skip(no_sandbox())
+    return runtime_config(request.param)
+
+
+async def test_the_next_lease_sees_nothing_of_a_poisoner(config, cache, pytestconfig):
+    files = 100_000 if pytestconfig.getoption("--soak") else FILES[config.__struct_config__.tag]
+    async with RuntimePool(PoolConfig(max_boxes=1)) as pool:
+        async with pool.lease(config) as runtime:
+            name, fresh = runtime.name, await runtime.inspect()
+            tried = await poison(runtime, files=files, fill_mb=16)
+        assert len(tried) >= 8
+        async with pool.lease(config) as runtime:
+            seen = pool.stats()
+            assert (runtime.name == name) == (seen.quarantines == 0)
+            await check_unpoisoned(runtime, fresh if runtime.name == name else await runtime.inspect())
+        assert (seen.quarantines, seen.resets, seen.unfreed) in [(0, 1, 0), (1, 0, 0)]
+    assert list(Journal().entries()) == []
+
+
+async def test_users_that_are_cancelled_anywhere_leave_clean_boxes(config, cache):
+    """Cancelled after ever more turns of the loop: while waiting, in the middle of a write or a run, at the end."""
+    dirty = []
+
+    async def use(pool):
+        async with pool.lease(config) as runtime:
+            seen = await runtime.run(["sh", "-c", 'ls -A . "$HOME" | grep -v :'])
+            dirty.extend(seen.text.split())
+            await runtime.write("file", b"x" * 1000)
+            await runtime.run(["sh", "-c", 'echo x > "$HOME/other"; sleep 100 & sleep 0.01'])
+
+    async def cut_off(pool, turns):
+        user = asyncio.create_task(use(pool))
+        for _ in range(turns):
+            if user.done():
+                break
+            await asyncio.sleep(0)
+        user.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await user
+
+    async with RuntimePool(PoolConfig(max_boxes=2)) as pool:
+        await use(pool)
+        for turns in (0, 1, 2, 3, 5, 8, 13, 40, 100, 300, 1000):
+            await asyncio.gather(cut_off(pool, turns), cut_off(pool, turns + 1))
+        await use(pool)
+        assert dirty == []
+        seen = pool.stats()
+        assert (seen.leased, seen.waiting, seen.unfreed) == (0, 0, 0)
+    assert list(Journal().entries()) == []
+
+
+OWNER = """
+import asyncio, sys
+from rollwright.runtimes import RuntimePool, runtime_config
+
+async def main():
+    async with RuntimePool() as pool:
+        for _ in range(3):
+            box = await pool.lease(runtime_config(sys.argv[1])).__aenter__()
+            await box.run(["sh", "-c", f"setsid sleep {sys.argv[2]} > /dev/null 2>&1 < /dev/null &"])
+        print("held", flush=True)
+        await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+
+
+def programs(token):
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if path.read_bytes().split(b"\0")[:2] == [b"sleep", token.encode()]:
+                found.append(path.parent.name)
+    return found
+
+
+@pytest.mark.parametrize("kind", ["subprocess", "sandbox"])
+async def test_a_sweep_frees_the_leases_of_a_killed_owner(kind, cache, tmp_path):
+    if kind == "sandbox" and no_sandbox():
+        pytest.skip(no_sandbox())
+    token = f"600.{os.getpid()}{kind == 'sandbox':d}"
+    (tmp_path / "tmp").mkdir()
+    owner = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", OWNER, kind, token),
+        env={**os.environ, "TMPDIR": str(tmp_path / "tmp")},
+        stdout=asyncio.subprocess.PIPE,
+    )
+    try:
+        async with asyncio.timeout(60):
+            assert (await owner.stdout.readline()).strip() == b"held"
+            while len(programs(token)) < 3:  # A shell that ended may not have begun its child yet.
+                await asyncio.sleep(0.01)
+        assert len(list(Journal().entries())) == 3
+    finally:
+        owner.send_signal(signal.SIGKILL)
+        await owner.wait()
+    swept = await sweep_all()
+    assert (len(swept.freed), swept.failed) == (3, {})
+    assert list(Journal().entries()) == []
+    assert programs(token) == []
+    assert list((tmp_path / "tmp").iterdir()) == []
