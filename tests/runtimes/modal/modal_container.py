@@ -187,7 +187,11 @@ class Container:
 
         async def carry(reader, writer):
             connect = lambda: socket.create_connection(("127.0.0.1", port), timeout=10)  # noqa: E731
-            inside = await asyncio.to_thread(in_network_of, self.init, connect)
+            try:
+                inside = await asyncio.to_thread(in_network_of, self.init, connect)
+            except OSError:
+                writer.close()
+                return
             inner_reader, inner_writer = await asyncio.open_connection(sock=inside)
             await asyncio.gather(_pump(reader, inner_writer), _pump(inner_reader, writer))
 

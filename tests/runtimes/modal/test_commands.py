@@ -60,9 +60,9 @@ async def test_a_program_that_is_cancelled_on_its_way_leaves_nothing(box, world)
 
 
 async def test_an_exposed_port_is_reached_through_the_tunnel(box):
-    server = "import http.server as h; h.HTTPServer(('127.0.0.1', 8123), h.SimpleHTTPRequestHandler).serve_forever()"
+    server = "import http.server as h; s = h.HTTPServer(('127.0.0.1', 8123), h.SimpleHTTPRequestHandler)"
     await box.write("hello.txt", b"from inside")
-    async with await box.open_process(["python3", "-u", "-c", f"print('up'); {server}"]) as process:
+    async with await box.open_process(["python3", "-u", "-c", f"{server}; print('up'); s.serve_forever()"]) as process:
         assert await line_of(process.read) == "up"
         address = (await box.expose(8123)).removeprefix("https://")
         host, _, port = address.partition(":")
@@ -70,16 +70,14 @@ async def test_an_exposed_port_is_reached_through_the_tunnel(box):
 
 
 async def fetched(host, port, path):
-    """The stand-in ends no TLS at its edge, so this speaks plainly. The server may still be on its way up."""
+    """The stand-in ends no TLS at its edge, so this speaks plainly."""
     async with asyncio.timeout(PATIENCE_S):
-        while True:
-            reader, writer = await asyncio.open_connection(host, port)
-            writer.write(f"GET {path} HTTP/1.0\r\n\r\n".encode())
-            answer = await reader.read()
-            writer.close()
-            await writer.wait_closed()
-            if answer:
-                return answer.partition(b"\r\n\r\n")[2]
+        reader, writer = await asyncio.open_connection(host, port)
+        writer.write(f"GET {path} HTTP/1.0\r\n\r\n".encode())
+        answer = await reader.read()
+        writer.close()
+        await writer.wait_closed()
+    return answer.partition(b"\r\n\r\n")[2]
 
 
 async def test_a_port_that_was_not_asked_for_is_refused_with_the_setting(box):

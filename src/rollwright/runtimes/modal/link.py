@@ -23,6 +23,7 @@ T = TypeVar("T")
 _PIECE = 1 << 20
 _PIECES = 64
 _UPLOAD_S = 300.0
+_OPEN_S = 60.0
 _MARGIN_S = 30.0
 
 
@@ -56,8 +57,28 @@ class ModalLink:
             return
 
     async def open(self, line: str, env: Mapping[str, str]) -> ModalWire:
-        process = await self.until_ended(self._exec(line, env, None))
-        return ModalWire(process, self)
+        """A live program. It is there when this returns: what is called off before that would say so as its output."""
+        process = await self._within(self._exec(line, {**env, "RW_HELLO": "1"}, None), _OPEN_S)
+        wire = ModalWire(process, self)
+        try:
+            await self._within(self._greeted(wire), _OPEN_S)
+        except BaseException:
+            await wire.close()
+            raise
+        return wire
+
+    async def _greeted(self, wire: ModalWire) -> None:
+        said = b""
+        while b"\n" not in said:
+            if not (piece := await wire.read()):
+                raise LinkBroken(f"a program was not begun: {said[:200]!r}")
+            said += piece
+        greeting, _, rest = said.partition(b"\n")
+        if greeting == b"rollwright nowhere":
+            raise RuntimeFault("the working directory of a program is not there")
+        if greeting != b"rollwright began":
+            raise LinkBroken(f"a program was not begun: {said[:200]!r}")
+        wire.unread(rest)
 
     async def until_ended(self, work: Coroutine[Any, Any, T]) -> T:
         """`work`, with the vendor's errors translated; RuntimeLost as soon as the box has ended."""
@@ -106,13 +127,20 @@ class ModalWire:
         self._link = link
         self._pieces: asyncio.Queue[bytes | Exception] = asyncio.Queue(maxsize=_PIECES)
         self._over: bytes | Exception | None = None
+        self._first = b""
         self._stdout = asyncio.create_task(self._take_over(), name="stdout of a modal command")
         self._stderr = asyncio.create_task(self._all_stderr(), name="stderr of a modal command")
 
     async def write(self, data: bytes) -> None:
         await self._link.until_ended(feed(self._process, data, last=False))
 
+    def unread(self, piece: bytes) -> None:
+        self._first = piece
+
     async def read(self) -> bytes:
+        if self._first:
+            first, self._first = self._first, b""
+            return first
         if self._over is None:
             piece = await self._link.until_ended(self._pieces.get())
             if piece and not isinstance(piece, Exception):
