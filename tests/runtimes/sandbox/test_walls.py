@@ -14,10 +14,13 @@ from rollwright.runtimes.local.census import MARK
 from rollwright.runtimes.testing import raises, sh
 from rollwright.wire import RuntimeFault, RuntimeLost, UsageError
 
+PYTHON = os.path.realpath(sys.executable)
+"""The interpreter itself, which every box shows; a virtual environment around it is not shown."""
+
 
 async def test_the_root_cannot_be_written(make):
     async with make() as box:
-        for place in ("/", "/usr", "/etc", "/usr/local/bin", "/dev", "/run", "/var", "/home", sys.prefix):
+        for place in ("/", "/usr", "/etc", "/usr/local/bin", "/dev", "/run", "/var", "/home", sys.base_prefix):
             assert await sh(box, f"touch {place}/poison 2>/dev/null && echo written") == "", place
 
 
@@ -73,7 +76,7 @@ for name, arguments in (("unshare", (0x10000000,)), ("ptrace", (0, 0, 0, 0)), ("
 
 async def test_refused_calls_are_refused(make):
     async with make() as box:
-        result = await box.run([sys.executable, "-c", _CALLS])
+        result = await box.run([PYTHON, "-c", _CALLS])
     assert result.text.splitlines() == ["unshare -1 1", "ptrace -1 1", "mount -1 1"]
 
 
@@ -106,7 +109,7 @@ async def test_a_server_in_the_box_is_reached_from_outside(make, network):
     port = 8123 if network == "none" else _free_port()
     async with (
         make(network=network) as box,
-        await box.open_process([sys.executable, "-c", _SERVER, str(port)]) as server,
+        await box.open_process([PYTHON, "-c", _SERVER, str(port)]) as server,
     ):
         assert await server.read(6) == b"ready\n"
         host, number = (await box.expose(port)).removeprefix("http://").split(":")
@@ -169,7 +172,7 @@ async def test_memory_of_the_whole_box_is_bounded(make):
     async with make(memory_mb=64) as box:
         if "memory" not in box._box.groups.controllers:
             pytest.skip("no control group can be had here; each process is bounded for itself")
-        result = await box.run([sys.executable, "-c", "x = b'x' * (256 << 20)"])
+        result = await box.run([PYTHON, "-c", "x = b'x' * (256 << 20)"])
         assert (result.ending, result.exit_code) == (Ending.SIGNALLED, 137)
         assert await sh(box, "echo on") == "on\n"
 
@@ -177,7 +180,7 @@ async def test_memory_of_the_whole_box_is_bounded(make):
 async def test_a_process_is_bounded_where_no_group_can_be_had(make, monkeypatch):
     monkeypatch.setattr("rollwright.runtimes.sandbox.cgroups._parents", dict)
     async with make(memory_mb=64) as box:
-        result = await box.run([sys.executable, "-c", "x = b'x' * (256 << 20)"])
+        result = await box.run([PYTHON, "-c", "x = b'x' * (256 << 20)"])
     assert b"MemoryError" in result.stderr
 
 

@@ -1,17 +1,17 @@
 """A box from the owner's side: made, looked at, emptied and freed. It knows nothing of commands and of the contract.
 
-What is made, in this order: a note in the journal, control groups, a channel to the warden, and by the warden the
-namespaces and mounts. Everything is freed in the other order; the note goes last.
+What is made, after a note in the journal: a channel to the warden, by the warden the namespaces and mounts, and control
+groups. Everything is freed in the other order; the note goes last.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import resource
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 
 import msgspec
 
@@ -24,19 +24,12 @@ from . import cgroups
 from .channel import Channel, in_memory
 from .config import SandboxConfig
 from .keeper import keeper
-from .layout import bwrap_words, find_bwrap, furnishing, held
+from .layout import bwrap_words, furnishing
 from .looks import look
 from .seccomp import filter_code
 from .sweep import SEPARATOR
 
 KIND = "sandbox"
-
-
-@dataclass(frozen=True, slots=True)
-class _Prepared:
-    groups: cgroups.Groups
-    order: bytes
-    link: socket.socket
 
 
 class Box:
@@ -57,15 +50,17 @@ class Box:
         self._noted = False
 
     async def make(self) -> None:
-        prepared = await in_thread(self._prepare)
-        self.groups = prepared.groups
-        self.channel = Channel(prepared.link)
-        body, code = in_memory(prepared.order), in_memory(filter_code())
+        order, link = await in_thread(self._prepare)
+        self.channel = Channel(link)
+        # The groups are needed by the first program only, and are made while the warden works.
+        grouping = asyncio.create_task(in_thread(self._make_groups), name=f"groups of {self.name}")
+        body, code = in_memory(order), in_memory(filter_code())
         try:
             reply, fds = await self.channel.ask("open", [body, code])
         finally:
             os.close(body)
             os.close(code)
+            await grouping
         self._diag = fds[0]
         self._keep_upper(fds[1:])
         self.pid = reply["pid"]
@@ -113,23 +108,27 @@ class Box:
         kept = {name: value for name, value in limits.items() if value or name == "RLIMIT_CORE"}
         return {name: _lower(name, value) for name, value in kept.items()}
 
-    def _prepare(self) -> _Prepared:
-        bwrap = find_bwrap()
-        self._note()
-        bounds = cgroups.Bounds(self.config.memory_mb, self.config.cpus, self.config.pids)
-        groups = cgroups.make(f"rollwright-{self.name}", bounds)
-        self.groups = groups
+    def _prepare(self) -> tuple[bytes, socket.socket]:
         code = filter_code()
+        words = bwrap_words(self.config, filtered=bool(code))
+        self._note()
         order = {
-            "argv": held(bwrap_words(self.config, bwrap), filtered=bool(code)),
+            "argv": words,
             "env": {"PATH": os.defpath},
             "seccomp": code.hex(),
-            "plan": furnishing(self.config, groups.paths),
+            "plan": furnishing(self.config, self._group_places()),
         }
-        return _Prepared(groups, msgspec.json.encode(order), keeper.channel())
+        return msgspec.json.encode(order), keeper.channel()
+
+    def _make_groups(self) -> None:
+        bounds = cgroups.Bounds(self.config.memory_mb, self.config.cpus, self.config.pids)
+        self.groups = cgroups.make(f"rollwright-{self.name}", bounds)
+
+    def _group_places(self) -> list[str]:
+        return cgroups.places(f"rollwright-{self.name}")
 
     def _note(self) -> None:
-        clues = {"groups": SEPARATOR.join(cgroups.places(f"rollwright-{self.name}"))}
+        clues = {"groups": SEPARATOR.join(self._group_places())}
         try:
             self._journal.open(KIND, self.name, clues)
         except OSError as error:

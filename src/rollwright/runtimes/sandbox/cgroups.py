@@ -5,6 +5,7 @@ Where none can be had, `make` gives an empty list and the caller falls back to l
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -134,9 +135,11 @@ def _fill(group: Path, settings: Mapping[str, str]) -> None:
         raise
 
 
-def _parents() -> dict[str, Path]:
+@functools.cache
+def _parents() -> Mapping[str, Path]:
     """By controller, where groups may be made: beside this process's own group in version 2, where a group that has
-    processes passes nothing on, and below it in version 1. The empty name is version 2."""
+    processes passes nothing on, and below it in version 1. The empty name is version 2. Looked up once: processes are
+    seldom moved, and a group that went away makes a box start without one."""
     found: dict[str, Path] = {}
     with suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():

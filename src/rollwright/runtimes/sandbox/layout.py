@@ -6,6 +6,7 @@ environment. Homes, /run, /var, /srv, /mnt and whatever else the host has are no
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import sys
@@ -35,16 +36,22 @@ _HOLD = ("cat",)
 """The first process: it gives back the byte that asks whether the box is ready, and ends with its standard input."""
 
 
-def find_bwrap() -> str:
+@functools.cache
+def _bwrap() -> str:
     path = shutil.which("bwrap")
     if path is None:
         raise UsageError("the sandbox runtime needs bubblewrap; install it with: apt-get install bubblewrap")
     return path
 
 
-def bwrap_words(config: SandboxConfig, bwrap: str) -> list[str]:
+def bwrap_words(config: SandboxConfig, *, filtered: bool) -> list[str]:
     """The command line that makes the box; descriptor 3 tells its pid, 4 holds the filter of system calls."""
-    words = [bwrap, "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
+    return [*_words(config, shown(config), _bwrap()), *(["--seccomp", "4"] if filtered else []), "--", *_HOLD]
+
+
+@functools.lru_cache(maxsize=64)
+def _words(config: SandboxConfig, visible: tuple[str, ...], bwrap: str) -> list[str]:
+    words = [bwrap, "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts"]
     words += ["--uid", str(USER), "--gid", str(USER), "--hostname", "box", "--die-with-parent", "--as-pid-1"]
     words += ["--unshare-net"] if config.network == "none" else []
     words += _system_words(config)
@@ -53,15 +60,9 @@ def bwrap_words(config: SandboxConfig, bwrap: str) -> list[str]:
         words += ["--dir", place]
     if config.workspace_from:
         words += ["--ro-bind", config.workspace_from, _LOWER]
-    for path in shown(config):
+    for path in visible:
         words += ["--ro-bind", path, path]
-    # Without a filter for this machine the descriptor is empty, and bwrap is not told of it.
     return [*words, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/", "--info-fd", "3"]
-
-
-def held(words: list[str], *, filtered: bool) -> list[str]:
-    """The words of the whole command, with the process that holds the box."""
-    return [*words, *(["--seccomp", "4"] if filtered else []), "--", *_HOLD]
 
 
 def furnishing(config: SandboxConfig, groups: Iterable[str]) -> dict[str, Any]:
@@ -75,17 +76,24 @@ def furnishing(config: SandboxConfig, groups: Iterable[str]) -> dict[str, Any]:
         "inodes": config.disk_files,
         "carried": [path for path in shown(config) if _below(path, PLACES)],
         "directories": [TMPDIR],
-        "hidden": [path for path in _SECRET if os.path.exists(path)],
+        "hidden": _hidden(),
         "groups": list(groups),
         # The host's network is where the warden is already, and is not the box's to enter.
         "spaces": ["mnt", "net"] if config.network == "none" else ["mnt"],
     }
 
 
-def shown(config: SandboxConfig) -> list[str]:
+def shown(config: SandboxConfig) -> tuple[str, ...]:
     """Directories of the host that the box shows besides the system's, none inside another."""
+    return _shown(config, os.fspath(cache_dir()))
+
+
+@functools.lru_cache(maxsize=64)
+def _shown(config: SandboxConfig, cache: str) -> tuple[str, ...]:
+    # The interpreters of scripts are made there later, and lead to the interpreter of this process.
+    os.makedirs(cache, mode=0o700, exist_ok=True)
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    own = [os.fspath(cache_dir()), sys.base_prefix, sys.prefix, package]
+    own = [cache, sys.base_prefix, package]
     candidates = [os.path.abspath(path) for path in own if os.path.isdir(path)]
     for path in config.visible:
         if not os.path.isdir(path):
@@ -95,11 +103,16 @@ def shown(config: SandboxConfig) -> list[str]:
     for path in sorted(set(candidates)):
         if not _below(path, (*kept, *_SYSTEM)) and _may_be_shown(path, path in config.visible):
             kept.append(path)
-    return kept
+    return tuple(kept)
 
 
 def is_shown(config: SandboxConfig, path: str) -> bool:
     return _below(path, (*shown(config), *_SYSTEM))
+
+
+@functools.cache
+def _hidden() -> tuple[str, ...]:
+    return tuple(path for path in _SECRET if os.path.exists(path))
 
 
 def _may_be_shown(path: str, asked: bool) -> bool:

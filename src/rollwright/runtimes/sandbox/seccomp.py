@@ -8,6 +8,7 @@ namespaces and the missing capabilities are the wall, this makes the kernel's su
 
 from __future__ import annotations
 
+import functools
 import platform
 import struct
 from collections.abc import Iterator, Mapping
@@ -44,6 +45,7 @@ _EVERYWHERE = {
 _TABLES: Mapping[str, Mapping[str, int]] = {"x86_64": _X86_64, "aarch64": _AARCH64}
 
 
+@functools.cache
 def filter_code(machine: str | None = None) -> bytes:
     """The filter for this machine, 8 bytes per instruction; empty for one whose call numbers are not known here."""
     machine = machine or platform.machine()

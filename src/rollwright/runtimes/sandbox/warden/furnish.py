@@ -53,16 +53,16 @@ def furnish(plan: dict[str, Any]) -> Sequence[int]:
 
 def clear(plan: dict[str, Any]) -> Sequence[int]:
     """End everything that runs in the box, see it gone, and furnish it anew."""
-    kill_everything()
     deadline = time.monotonic() + _GONE_S
-    pause_s = 0.0001
+    pause_s, strikes = 0.0001, 0
     while left := running():
         if time.monotonic() > deadline:
             raise TimeoutError(f"{len(left)} processes are still there after {_GONE_S:g} s of killing")
+        if strikes == 0 or pause_s > 0.01:  # Once, and again for a program that was just on its way in.
+            kill_everything()
+            strikes += 1
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, 0.05)
-        if pause_s > 0.01:
-            kill_everything()  # A program that was on its way in arrived after the first strike.
     return furnish(plan)
 
 
