@@ -12,6 +12,7 @@ import msgspec
 
 from rollwright.engines.factory import open_engine
 from rollwright.rollouts import Environment, Evaluation, Recorder
+from rollwright.runtimes import RuntimePool
 from rollwright.tasks import hooks_of
 from rollwright.telemetry import LoopLagMonitor, MemoryTrimmer, Metrics, MetricsPump, publish_health, started
 from rollwright.telemetry.sinks import JsonlSink
@@ -36,6 +37,7 @@ class EvalRun:
         self._title = f"{job.taskset_name} with {job.settings.model}"
         self._monitor = LoopLagMonitor()
         self._trimmer = MemoryTrimmer()
+        self._pool: RuntimePool | None = None
         self._earlier: dict[str, list[Trace]] = {}
         """Finished rollouts of groups that an earlier session left incomplete: the group's rewards see them too."""
         settings = job.settings
@@ -65,6 +67,7 @@ class EvalRun:
             serving = await stack.enter_async_context(
                 environment.serving(engine, settings.model, sampling=settings.sampling)
             )
+            self._pool = serving.pool
             recorder = await stack.enter_async_context(Recorder(run))
             evaluation = Evaluation(
                 serving,
@@ -149,7 +152,7 @@ class EvalRun:
 
     def _metrics(self, evaluation: Evaluation) -> Metrics:
         """The run's numbers, beside the process's own. Read in the pump's thread, so only plain counts."""
-        metrics, books = Metrics(), self._books
+        metrics, books, pool = Metrics(), self._books, self._pool
         publish_health(metrics, self._monitor, self._trimmer)
 
         def collect() -> None:
@@ -159,6 +162,8 @@ class EvalRun:
             metrics.gauge("rollouts_per_second", "Since this session began.").set(books.done_now / books.elapsed_s)
             metrics.gauge("sampled_tokens", "Sampled in this session.").set(books.tokens_now)
             metrics.gauge("reward_mean", "So far.").set(books.reward_so_far or 0.0)
+            for name, value in msgspec.structs.asdict(pool.stats()).items() if pool is not None else ():
+                metrics.gauge(f"pool_{name}", "Of the pool of boxes.").set(value)
 
         metrics.collect_with(collect)
         return metrics

@@ -20,7 +20,7 @@ from runtimes.docker.conftest import IMAGE, engine_socket
 
 __all__ = ["engine_socket"]
 
-FILES = {"subprocess": 10_000, "sandbox": 100_000, "docker": 2_000}
+FILES = {"subprocess": 2_000, "sandbox": 50_000, "docker": 1_000}
 """Of the poisoner's tree; 100,000 everywhere with --soak."""
 
 

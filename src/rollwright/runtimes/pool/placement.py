@@ -48,7 +48,8 @@ class Placement:
 
     @property
     def waiting(self) -> int:
-        return sum(len(shelf.waiting) for shelf in self.shelves.values())
+        # Copied at once, since metrics are read in another thread.
+        return sum(len(shelf.waiting) for shelf in list(self.shelves.values()))
 
     def expect(self, key: str, now: float, lifetime_s: float | None = None) -> Work:
         """Somebody will ask for boxes of `key`: keep them warm as if it had asked. `lifetime_s` is after what time
