@@ -215,7 +215,7 @@ class SubprocessRuntime:
         """What the next program starts with, for one that is loaded already (see warm/)."""
         place = self._running().workspace
         given = self._admit(env, place)
-        return Seat(given, place, given[MARK], self._limits.numbers(), self.writable_paths, drop_capabilities=LOOKING)
+        return Seat(given, place, given[MARK], self._limits.numbers(), self.writable_paths, self._confinement.ruleset, LOOKING)
 
     async def run_seated(
         self, start: Starter, *, env: Mapping[str, str] | None, stdin: bytes, timeout_s: float

@@ -77,3 +77,11 @@ def tree(root):
             content = os.readlink(path) if path.is_symlink() else path.read_bytes() if path.is_file() else b""
             found[str(path.relative_to(root))] = (oct(told.st_mode), content)
     return found
+
+
+def runs(pid):
+    """A zombie that waits for its reaper does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False

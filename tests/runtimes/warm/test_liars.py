@@ -9,7 +9,7 @@ import pytest
 from rollwright.runtimes import Ending
 from rollwright.runtimes.testing import sh
 
-from .conftest import tree
+from .conftest import runs, tree
 
 LIARS = {
     "prints": "print('one'); print('two', end='')",
@@ -175,7 +175,7 @@ async def test_a_timeout_kills_the_tree(box, script, warm):
     assert (result.ending, result.exit_code) == (Ending.TIMED_OUT, 124)
     pids = [int(word) for word in result.text.split()]
     assert len(pids) == 3
-    assert not any(_runs(pid) for pid in pids)
+    assert not any(runs(pid) for pid in pids)
     assert _with_cmdline(str(path)) - before <= _zygotes()
 
 
@@ -192,7 +192,7 @@ async def test_a_cancelled_call_is_killed_first(box, script, warm):
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
-    assert not _runs(int(ready.read_text()))
+    assert not runs(int(ready.read_text()))
 
 
 async def test_a_late_answer_reaches_nobody(box, script, counted):
@@ -234,19 +234,12 @@ async def test_no_secret_of_the_host_is_seen(box, script, monkeypatch):
     assert "None" in await sh(box, "echo None")
 
 
-def _runs(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
-
-
 def _with_cmdline(word):
     found = set()
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                if word.encode() in (entry / "cmdline").read_bytes() and _runs(int(entry.name)):
+                if word.encode() in (entry / "cmdline").read_bytes() and runs(int(entry.name)):
                     found.add(int(entry.name))
             except OSError:
                 continue

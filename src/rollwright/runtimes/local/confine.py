@@ -48,6 +48,11 @@ class Confinement:
     def confines_writes(self) -> bool:
         return self._ruleset >= 0
 
+    @property
+    def ruleset(self) -> int:
+        """The descriptor of its rules for writes; -1 where there are none."""
+        return self._ruleset
+
     def close(self) -> None:
         ruleset, self._ruleset = self._ruleset, -1
         if ruleset >= 0:

@@ -46,8 +46,9 @@ class SeatedCommand(Command):
         silent = stdin == subprocess.DEVNULL
         if silent:
             stdin = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        fds = [stdin, stdout, stderr, *([self._seat.ruleset] if self._seat.ruleset >= 0 else [])]
         try:
-            self.offspring = self._zygote.fork(_body(self._argv, self._seat), stdin, stdout, stderr)
+            self.offspring = self._zygote.fork(_body(self._argv, self._seat), fds)
         finally:
             if silent:
                 os.close(stdin)

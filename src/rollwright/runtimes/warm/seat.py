@@ -27,6 +27,8 @@ class Seat:
     """Resource limits by the name that follows RLIMIT_, in the units of setrlimit."""
     writable: Sequence[str] = ()
     """Where landlock lets the child write; empty does not confine."""
+    ruleset: int = -1
+    """A descriptor of the same as rules of landlock, where the box keeps one: it saves the child the making."""
     drop_capabilities: Sequence[int] = ()
     """Numbers of the capabilities that programs of the box do not have."""
     join_pid: int = 0

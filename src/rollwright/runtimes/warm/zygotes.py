@@ -13,7 +13,7 @@ import signal
 import socket
 import subprocess
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -101,11 +101,11 @@ class Zygote:
     def idle(self) -> bool:
         return not self._running
 
-    def fork(self, body: bytes, stdin: int, stdout: int, stderr: int) -> Offspring:
-        """Ask for a child with these streams. Unwarm where the zygote cannot be asked."""
+    def fork(self, body: bytes, fds: Sequence[int]) -> Offspring:
+        """Ask for a child with these streams, and after them a ruleset of landlock if there is one. Unwarm where the zygote cannot be asked."""
         told = channel.nameless_file(body)
         try:
-            return self._ask(b"R", [told, stdin, stdout, stderr])
+            return self._ask(b"R", [told, *fds])
         finally:
             os.close(told)
 

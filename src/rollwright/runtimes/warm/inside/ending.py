@@ -10,7 +10,6 @@ import atexit
 import gc
 import io
 import os
-import random
 import signal
 import sys
 import threading
@@ -47,12 +46,15 @@ def forget_registrations(register, module):
     _registered.clear()
 
 
-def fresh():
-    """What fork carries over and a fresh process does not have: handlers, seeds."""
+def restore_signals():
+    """After the script is loaded: the handlers of a fresh interpreter again, for all children."""
     for number, handler in _signals.items():
         if handler is not None and signal.getsignal(number) is not handler:
             signal.signal(number, handler)
-    random.seed()
+
+
+def reseed():
+    """New random numbers in each child. Python's own generator sees to itself after a fork."""
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
         numpy_random.seed()

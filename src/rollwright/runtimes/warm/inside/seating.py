@@ -44,7 +44,7 @@ def prepare():
         _mark[:] = [start + at + len(_MARK), len(value)]
 
 
-def take(seat, streams):
+def take(seat, streams, ruleset=-1):
     """Become a program of the box that `seat` describes, with these three descriptors as its streams."""
     for number, fd in enumerate(streams):
         os.dup2(fd, number)
@@ -68,10 +68,12 @@ def take(seat, streams):
         kind = getattr(resource, "RLIMIT_" + name)
         resource.setrlimit(kind, (value, value))
     _drop(seat["drop_capabilities"])
-    if seat["writable"]:
-        _confine(seat["writable"])
+    if ruleset >= 0:
+        _restrict(ruleset)
+    elif seat["writable"]:
+        _restrict(_ruleset(seat["writable"]))
     _open_stdin()
-    ending.fresh()
+    ending.reseed()
 
 
 def _wear(mark):
@@ -83,9 +85,14 @@ def _wear(mark):
 
 
 def _set_environment(env):
+    """Only what differs is touched: each page that a child writes to is a page to copy."""
     zone = os.environ.get("TZ")
-    os.environ.clear()
-    os.environ.update(env)
+    now = os.environ.copy()
+    for name in now.keys() - env.keys():
+        del os.environ[name]
+    for name, value in env.items():
+        if now.get(name) != value:
+            os.environ[name] = value
     if env.get("TZ") != zone:
         time.tzset()
 
@@ -147,12 +154,12 @@ def _drop(capabilities):
     _check(_libc.capset(header, struct.pack("=6I", *words)))
 
 
-def _confine(writable):
-    """Landlock: files may be written below these paths and nowhere else."""
-    create, add, restrict = _LANDLOCK
+def _ruleset(writable):
+    """Landlock: files may be written below these paths and nowhere else; -1 where the kernel has no such rules."""
+    create, add, _ = _LANDLOCK
     version = _libc.syscall(create, None, ctypes.c_size_t(0), 1)
     if version < 2:
-        return
+        return -1
     handled = _WRITE_FILE | _ENTRIES | (_TRUNCATE if version >= 3 else 0)
     rules = _check(_libc.syscall(create, struct.pack("=Q", handled), ctypes.c_size_t(8), 0))
     for path in writable:
@@ -165,9 +172,14 @@ def _confine(writable):
             _check(_libc.syscall(add, rules, 1, struct.pack("=Qi", allowed, fd), 0))
         finally:
             os.close(fd)
-    _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
-    _check(_libc.syscall(restrict, rules, 0))
-    os.close(rules)
+    return rules
+
+
+def _restrict(rules):
+    if rules >= 0:
+        _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+        _check(_libc.syscall(_LANDLOCK[2], rules, 0))
+        os.close(rules)
 
 
 def _check(answer):

@@ -212,7 +212,7 @@ class Server:
             self._kill(call)
 
     def _hear(self):
-        packet, extra, _, _ = self.channel.recvmsg(64, socket.CMSG_SPACE(4 * _FDS.itemsize), socket.MSG_CMSG_CLOEXEC)
+        packet, extra, _, _ = self.channel.recvmsg(64, socket.CMSG_SPACE(5 * _FDS.itemsize), socket.MSG_CMSG_CLOEXEC)
         if not packet:
             return False
         fds = array.array("i")
@@ -253,7 +253,7 @@ class Server:
             try:
                 with open(fds[0], "rb") as file:
                     told = json.load(file)
-                seating.take(told, fds[1:4])
+                seating.take(told, fds[1:4], *fds[4:])
             except BaseException as error:
                 self._send(b"F", call, f"{type(error).__name__}: {error}".encode()[:2000])
                 os._exit(0)
@@ -312,6 +312,7 @@ def main(words):
     try:
         seating.prepare()
         script = _load(words[1], words[2])
+        ending.restore_signals()
         sys.stdout.flush()
         sys.stderr.flush()
     except Refused as refusal:
