@@ -13,6 +13,7 @@ from rollwright.wire.hints import hint
 from .contract import Runtime, RuntimeConfig
 from .docker import DockerConfig
 from .modal import ModalConfig
+from .prime.config import PrimeConfig
 from .sandbox.config import SandboxConfig
 from .subprocess import SubprocessConfig, SubprocessRuntime
 
@@ -29,6 +30,12 @@ def _modal(config: ModalConfig) -> Runtime:
     return ModalRuntime(config)
 
 
+def _prime(config: PrimeConfig) -> Runtime:
+    from .prime.runtime import PrimeRuntime
+
+    return PrimeRuntime(config)
+
+
 def _sandbox(config: SandboxConfig) -> Runtime:
     from .sandbox.runtime import SandboxRuntime
 
@@ -39,6 +46,7 @@ RUNTIME_KINDS: Mapping[str, type[RuntimeConfig]] = {
     "subprocess": SubprocessConfig,
     "sandbox": SandboxConfig,
     "docker": DockerConfig,
+    "prime": PrimeConfig,
     "modal": ModalConfig,
 }
 """Every kind by name, with its settings."""
@@ -47,6 +55,7 @@ _MAKERS: Mapping[type[RuntimeConfig], Callable[[Any], Runtime]] = {
     SubprocessConfig: SubprocessRuntime,
     SandboxConfig: _sandbox,
     DockerConfig: _docker,
+    PrimeConfig: _prime,
     ModalConfig: _modal,
 }
 

@@ -42,7 +42,8 @@ def journal(tmp_path):
 @pytest.fixture
 def make(vendor, journal):
     """Boxes of this kind, with settings."""
-    from rollwright.runtimes.prime import PrimeConfig, PrimeRuntime
+    from rollwright.runtimes.prime import PrimeConfig
+    from rollwright.runtimes.prime.runtime import PrimeRuntime
 
     def made(**settings):
         given = {"directory": "/mnt/rollwright", "watched": ("/mnt",), "creates_per_minute": 6000, **settings}

@@ -1,5 +1,3 @@
 """Boxes at Prime Intellect. The vendor's SDK is imported when the first box is made, and only in this folder."""
 
 from .config import PrimeConfig as PrimeConfig
-from .runtime import PrimeRuntime as PrimeRuntime
-from .sweeping import sweep as sweep

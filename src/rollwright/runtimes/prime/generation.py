@@ -97,15 +97,14 @@ class Generation:
             task.cancel()
 
     async def close_streams(self) -> None:
-        """Close the streams of processes, which is quick once these have ended."""
-        for tunnel, _ in self._tunnels.values():
-            with suppress(LinkBroken, RuntimeFault):
-                await tunnel.close()
-        self._tunnels.clear()
+        """Close the streams of processes that have ended with the box or were ended in it."""
         for wire in list(self._wires.values()):
             with suppress(LinkBroken, RuntimeFault):
-                await wire.close()
+                await wire.abandon()
+        for tunnel, _ in self._tunnels.values():
+            await tunnel.close()
         self._wires.clear()
+        self._tunnels.clear()
 
     async def run(
         self, argv: Sequence[str], env: Mapping[str, str], stdin: bytes, cwd: str, timeout_s: float, limit: int
@@ -158,6 +157,7 @@ class Generation:
                 wire = await self._link.open(relay_line(), {"ROLLWRIGHT_BOX": self.shell.mark(number)})
             except LinkBroken as error:
                 raise RuntimeFault(f"no relay could be started in box {self.id}: {error}") from error
+            self._wires[number] = wire
             tunnel = Tunnel(wire, port)
             try:
                 url = f"http://127.0.0.1:{await tunnel.start()}"

@@ -106,3 +106,8 @@ class PrimeWire:
 
     async def close(self) -> None:
         await self._process.aclose()
+
+    async def abandon(self) -> None:
+        """Close without a word to the process, which has ended with its box. The SDK would signal it in vain."""
+        self._process._remote_exited = True
+        await self._process.aclose()

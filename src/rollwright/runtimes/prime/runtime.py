@@ -62,6 +62,8 @@ class PrimeRuntime:
         self._client: AsyncSandboxClient | None = None
         self._box: Generation | None = None
         self._box_id = ""
+        self._asked = False
+        """The vendor may have a box of ours, also where we have not learned its id."""
         self._generations = 0
         self._commands = 0
         self._stopping: asyncio.Task[None] | None = None
@@ -80,8 +82,11 @@ class PrimeRuntime:
         try:
             self._client = sdk.take_client()
             await self._create()
-        except BaseException:
-            await self.stop()
+        except BaseException as error:
+            try:
+                await self.stop()
+            except RuntimeFault as left:  # The journal still has the box; why it did not start is what counts.
+                error.add_note(f"and it could not be freed: {left}")
             raise
         self._become_running(_State.STARTING)
 
@@ -193,6 +198,7 @@ class PrimeRuntime:
         client, self._generations = self._client, self._generations + 1
         key = f"{self._id}-{self._generations}"
         self._journal.open("prime", self.name, {"label": self.name})
+        self._asked = True
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.config.start_timeout_s
         try:
@@ -205,6 +211,7 @@ class PrimeRuntime:
         except (RuntimeFault, asyncio.CancelledError):
             raise
         except Exception as error:
+            self._asked = False
             raise RuntimeFault(f"the vendor refused to create a box: {_words(error)}") from error
         lifetime = Lifetime(self.config.lifetime_minutes * 60.0, self.config.idle_minutes * 60.0)
         box = self._box = Generation(client, self.config, self._box_id, lifetime, self._slots)
@@ -247,7 +254,7 @@ class PrimeRuntime:
                 await self._free(self._box)
             elif self._box_id:
                 await sdk.delete(self._client, self._box_id)
-            elif self._generations:
+            elif self._asked:
                 for sandbox_id in await sdk.labelled(self._client, self.name):
                     await sdk.delete(self._client, sandbox_id)
             self._journal.close(self.name)
