@@ -43,7 +43,7 @@ def journal(tmp_path):
 @pytest.fixture
 def make(world, journal):
     """Makes boxes. When the test is over, the vendor has none of them left and the journal is empty."""
-    from modal_container import PLACE, PUBLIC
+    from modal_container import PLACE
 
     from rollwright.runtimes.modal import ModalConfig
     from rollwright.runtimes.modal.runtime import ModalRuntime
@@ -52,8 +52,7 @@ def make(world, journal):
     vendor = Vendor()
 
     def made(**settings):
-        given = {"directory": PLACE, "watched": ("/mnt",), "creates_per_s": 1000.0, "ports": (8123,)}
-        given |= {"forward_via": PUBLIC, **settings}
+        given = {"directory": PLACE, "watched": ("/mnt",), "creates_per_s": 1000.0, "ports": (8123,), **settings}
         return ModalRuntime(ModalConfig(**given), journal=journal, vendor=vendor)
 
     before = set(world.running())

@@ -16,9 +16,6 @@ from pathlib import Path
 PLACE = "/mnt/rollwright"
 """Where a box may live."""
 
-PUBLIC = "http://127.0.0.1:7070/{port}"
-"""What stands for a public tunnel to this machine: an address that containers reach, with the port in the path."""
-
 _MAKE = ["unshare", "--pid", "--fork", "--kill-child", "--mount", "--net", "--mount-proc"]
 _PREPARE = """
 while read -r from to rest; do
@@ -179,9 +176,6 @@ class Container:
         said.close()
         (self.init,) = children_of(self._popen.pid)
 
-        listener = await asyncio.to_thread(in_network_of, self.init, lambda: socket.create_server(("127.0.0.1", 7070)))
-        self._gates.append(await asyncio.start_server(_relay, sock=listener))
-
     async def tunnel(self, port):
         """A port of this machine behind which the container's `port` is."""
 
@@ -227,15 +221,6 @@ def in_network_of(pid, make):
             return made
         finally:
             assert libc.setns(home.fileno(), _CLONE_NEWNET) == 0
-
-
-async def _relay(reader, writer):
-    head = await reader.readuntil(b"\r\n\r\n")
-    verb, path, rest = head.split(b" ", 2)
-    port, _, path = path.lstrip(b"/").partition(b"/")
-    host_reader, host_writer = await asyncio.open_connection("127.0.0.1", int(port))
-    host_writer.write(b" ".join([verb, b"/" + path, rest]))
-    await asyncio.gather(_pump(reader, host_writer), _pump(host_reader, writer))
 
 
 async def _pump(reader, writer):

@@ -6,7 +6,7 @@ import textwrap
 
 import pytest
 
-from rollwright.runtimes.asking import line_of
+from rollwright.runtimes.asking import FETCH, line_of, served, sh
 from rollwright.runtimes.contract import Ending
 from rollwright.runtimes.poison import poison
 from rollwright.runtimes.state import differences
@@ -85,10 +85,20 @@ async def test_a_port_that_was_not_asked_for_is_refused_with_the_setting(box):
         await box.expose(4444)
 
 
-async def test_without_a_public_address_forwarding_says_what_is_missing(make):
-    async with make(forward_via="") as runtime:
-        with pytest.raises(RuntimeFault, match=r"runtime\.forward_via"):
-            await runtime.forward(80)
+async def test_a_public_address_is_used_where_there_is_one(make):
+    async with make(forward_via="https://example.test/{port}/") as runtime:
+        assert await runtime.forward(80) == "https://example.test/80"
+
+
+async def test_a_relay_to_the_host_ends_with_a_reset_and_begins_anew(box):
+    fresh = await box.inspect()
+    async with served("hello") as port:
+        for _ in range(2):
+            url = await box.forward(port)
+            assert await box.forward(port) == url
+            assert await sh(box, FETCH.replace("URL", f"{url}/")) == "hello"
+            await box.reset()
+            assert differences(fresh, await box.inspect()) == []
 
 
 async def test_words_longer_than_the_vendor_takes_arrive(box):
@@ -160,3 +170,11 @@ async def test_scripts_run_in_the_box_and_are_brought_there_once(box, world, tmp
         assert (result.ending, result.exit_code, result.text) == (Ending.EXITED, 7, words), result
     built = [line for line in world.commands if "uv venv" in " ".join(line) and box.config.directory in " ".join(line)]
     assert len(built) <= 1
+
+
+def test_boxes_work_on_both_loops(make, on_loop):
+    async def one():
+        async with make() as runtime:
+            return (await runtime.run(["cat"], stdin=b"hello", timeout_s=PATIENCE_S)).stdout
+
+    assert on_loop(one()) == b"hello"

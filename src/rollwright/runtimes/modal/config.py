@@ -35,8 +35,8 @@ class ModalConfig(RuntimeConfig, frozen=True, kw_only=True, tag_field="kind", ta
     ports: tuple[int, ...] = ()
     """Ports inside the box that `expose` can give an address to. The vendor wants them when the box is made."""
     forward_via: str = ""
-    """A public address that leads to this host's loopback, such as a tunnel's; `{port}` in it is replaced. `forward`
-    answers with it, and refuses without it."""
+    """A public address by which the box reaches what `forward` is asked for, `{port}` standing for the port. Empty uses
+    a relay through the vendor's connection, which needs python3 in the image."""
     directory: str = "/rollwright"
     """Where workspace, HOME and temporary files of the box live in the image."""
     watched: tuple[str, ...] = ("/etc", "/home", "/opt", "/root", "/srv", "/tmp", "/usr", "/var")

@@ -11,8 +11,7 @@ from typing import Any, Self
 
 from rollwright.runtimes.journal import Journal
 from rollwright.runtimes.local import shielded
-from rollwright.runtimes.local.threads import in_thread
-from rollwright.runtimes.remote import Lifetime, LinkBroken, RemoteShell, Retry, create_patiently
+from rollwright.runtimes.remote import LinkBroken, RemoteShell, Retry, create_patiently
 from rollwright.wire import RuntimeFault, RuntimeLost
 
 from .config import ModalConfig
@@ -60,7 +59,6 @@ class ModalLife:
         self._sandbox: Any = None
         self._link: ModalLink | None = None
         self._shell: RemoteShell | None = None
-        self._lifetime = Lifetime(0, 0)
         self._making: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
         self._stopping: asyncio.Task[None] | None = None
@@ -89,11 +87,9 @@ class ModalLife:
         self._state = State.RUNNING
 
     async def _make(self) -> None:
-        await in_thread(self._write_down, "")
-        lifetime = Lifetime(self.config.lifetime_s, self.config.idle_timeout_s)
+        self._write_down("")
         self._sandbox = await self._created()
-        self._lifetime = lifetime
-        await in_thread(self._write_down, self._sandbox.object_id)
+        self._write_down(self._sandbox.object_id)
         self._link = link = ModalLink(self._sandbox, self.name)
         self._watching = asyncio.create_task(self._watch(link), name=f"watch {self.name}")
         self._shell = shell = RemoteShell(link, self.config.directory)
@@ -133,7 +129,12 @@ class ModalLife:
         return said.decode().removeprefix("rollwright own").strip()
 
     def _write_down(self, sandbox_id: str) -> None:
-        self._journal.open("modal", self.name, {"app": self.config.app, "name": self.name, "sandbox": sandbox_id})
+        clues = {"app": self.config.app, "name": self.name, "sandbox": sandbox_id}
+        try:
+            # On the loop, since it is short: a write that outlives a cancelled start would come after the last word.
+            self._journal.open("modal", self.name, clues)
+        except OSError as error:
+            raise RuntimeFault(f"box {self.name} could not be written down in {self._journal}: {error}") from error
 
     async def _watch(self, link: ModalLink) -> None:
         """Know of the sandbox's end when it comes: the SDK's own waits go on for a box whose worker has gone away."""
@@ -169,13 +170,19 @@ class ModalLife:
             self._link.end("was stopped")
         if self._watching is not None:
             await ended_task(self._watching)
+        await self._let_go()
         sandbox_id = self._sandbox.object_id if self._sandbox is not None else ""
-        if not self._made_nothing:
-            # Where this fails, the journal keeps the box for a sweep.
-            await self._vendor.free(self.config.app, self.name, sandbox_id)
-        if self._sandbox is not None:
-            await self._sandbox.detach.aio()
-        await in_thread(self._journal.close, self.name)
+        try:
+            if not self._made_nothing:
+                # Where this fails, the journal keeps the box for a sweep.
+                await self._vendor.free(self.config.app, self.name, sandbox_id)
+        finally:
+            if self._sandbox is not None:
+                await self._sandbox.detach.aio()
+        self._journal.close(self.name)
+
+    async def _let_go(self) -> None:
+        """Close what this side holds open into the box."""
 
     async def alive(self) -> bool:
         if self._state is not State.RUNNING or self._link is None:

@@ -32,7 +32,7 @@ class ModalLink:
 
     def __init__(self, sandbox: Any, name: str) -> None:
         self._sandbox = sandbox
-        self._name = name
+        self.name = name
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     def end(self, reason: str) -> None:
@@ -50,22 +50,25 @@ class ModalLink:
                 said = await self._within(self._run(line, {}, data, _UPLOAD_S), _UPLOAD_S)
             except LinkBroken as error:
                 if last:
-                    raise RuntimeLost(f"box {self._name} does not take a file: {error}") from error
+                    raise RuntimeLost(f"box {self.name} does not take a file: {error}") from error
                 continue
             if said != b"ok\n":
-                raise RuntimeFault(f"a file of {len(data)} bytes could not be brought into box {self._name}")
+                raise RuntimeFault(f"a file of {len(data)} bytes could not be brought into box {self.name}")
             return
 
     async def open(self, line: str, env: Mapping[str, str]) -> ModalWire:
-        """A live program. It is there when this returns: what is called off before that would say so as its output."""
-        process = await self._within(self._exec(line, {**env, "RW_HELLO": "1"}, None), _OPEN_S)
-        wire = ModalWire(process, self)
+        """A live program of box.sh. It is there when this returns: one that is called off before that would say so as
+        its output."""
+        wire = await self.open_plain(line, {**env, "RW_HELLO": "1"})
         try:
             await self._within(self._greeted(wire), _OPEN_S)
         except BaseException:
             await wire.close()
             raise
         return wire
+
+    async def open_plain(self, line: str, env: Mapping[str, str]) -> ModalWire:
+        return ModalWire(await self._within(self._exec(line, env, None), _OPEN_S), self)
 
     async def _greeted(self, wire: ModalWire) -> None:
         said = b""
@@ -87,14 +90,14 @@ class ModalLink:
             both: set[asyncio.Future[Any]] = {task, self.ended}
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
             if not task.done():
-                raise RuntimeLost(f"box {self._name} {self.ended.result()}")
+                raise RuntimeLost(f"box {self.name} {self.ended.result()}")
             return task.result()
         except (RuntimeFault, LinkBroken):
             raise
         except Exception as error:
             if self.ended.done():
-                raise RuntimeLost(f"box {self._name} {self.ended.result()}") from error
-            raise broken(error, self._name) from error
+                raise RuntimeLost(f"box {self.name} {self.ended.result()}") from error
+            raise broken(error, self.name) from error
         finally:
             await ended_task(task)
 
@@ -164,7 +167,7 @@ class ModalWire:
                     await self._pieces.put(bytes(piece))
             await self._pieces.put(b"")
         except Exception as error:  # The SDK's border: handed to whoever reads.
-            await self._pieces.put(broken(error, "modal"))
+            await self._pieces.put(broken(error, self._link.name))
 
     async def _all_stderr(self) -> bytes:
         return b"".join([bytes(piece) async for piece in self._process.stderr])
@@ -180,8 +183,9 @@ async def feed(process: Any, data: bytes, *, last: bool) -> None:
             process.stdin.write_eof()
             await process.stdin.drain.aio()
     except Exception as error:  # The SDK's border. Of a command that has ended it says the same as of a box that has.
-        told = broken(error, "modal")
-        raise LinkBroken("the program takes no more input") if is_conflict(error) else told from error
+        if is_conflict(error):
+            raise LinkBroken("the program takes no more input") from error
+        raise
 
 
 async def ended_task(task: asyncio.Task[Any]) -> None:

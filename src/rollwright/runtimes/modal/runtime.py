@@ -19,7 +19,7 @@ from rollwright.runtimes.contract import ExecResult, Process, Reach, Warm
 from rollwright.runtimes.journal import Journal
 from rollwright.runtimes.local import shielded
 from rollwright.runtimes.local.environment import checked
-from rollwright.runtimes.remote import LinkBroken, RemoteProcess, RemoteScripts, RemoteShell
+from rollwright.runtimes.remote import LinkBroken, RemoteProcess, RemoteScripts, RemoteShell, Tunnel, relay_line
 from rollwright.runtimes.slots import CpuSlots
 from rollwright.runtimes.state import BoxState
 from rollwright.wire import RuntimeFault, RuntimeLost
@@ -50,6 +50,8 @@ class ModalRuntime(ModalLife):
         super().__init__(config, journal=journal, vendor=vendor)
         self._slots = slots or CpuSlots(_SLOTS)
         self._scripts: RemoteScripts | None = None
+        self._relays: dict[int, tuple[Tunnel, str]] = {}
+        self._forwarding = asyncio.Lock()
 
     # --- commands and files ------------------------------------------------------------------------------------------
 
@@ -73,8 +75,11 @@ class ModalRuntime(ModalLife):
         except asyncio.CancelledError:
             await self._call_off(shell, number)
             raise
-        except RuntimeFault:
+        except RuntimeFault as error:
             self._check(epoch)
+            if isinstance(error, RuntimeLost):
+                # Whether the program runs is not known, so nobody else may be let into the box.
+                self._lose("does not answer")
             raise
         self._check(epoch)
         return result
@@ -127,7 +132,6 @@ class ModalRuntime(ModalLife):
 
     def _next(self, shell: RemoteShell) -> int:
         self._commands += 1
-        self._lifetime.touch()
         return shell.number()
 
     async def _call_off(self, shell: RemoteShell, number: int) -> None:
@@ -148,24 +152,41 @@ class ModalRuntime(ModalLife):
             raise RuntimeFault(f"port {port} has no tunnel: Modal wants it in runtime.ports when the box is made")
         try:
             async with asyncio.timeout(CALL_S):
-                tunnels = await self._linked().until_ended(self._tunnels())
+                tunnels = await self._linked().until_ended(self._public_tunnels())
         except (TimeoutError, LinkBroken) as error:
             raise RuntimeFault(f"modal gave no tunnel to port {port} of box {self.name}: {error}") from error
         if port not in tunnels:
             raise RuntimeFault(f"modal has no tunnel to port {port} of box {self.name}")
         return str(tunnels[port].url).rstrip("/")
 
-    async def _tunnels(self) -> Any:
+    async def _public_tunnels(self) -> Any:
         return await self._sandbox.tunnels.aio(timeout=int(CALL_S))
 
     async def forward(self, port: int) -> str:
-        self._running()
-        if not self.config.forward_via:
-            raise RuntimeFault(
-                f"a box at Modal cannot reach port {port} of this host; make a public tunnel to it and name its "
-                "address in runtime.forward_via"
-            )
-        return self.config.forward_via.replace("{port}", str(port)).rstrip("/")
+        shell, link = self._running(), self._linked()
+        if self.config.forward_via:
+            return self.config.forward_via.replace("{port}", str(port)).rstrip("/")
+        async with self._forwarding:
+            known = self._relays.get(port)
+            if known is not None and not known[0].broken:
+                return known[1]
+            try:
+                wire = await link.open_plain(relay_line(), {"ROLLWRIGHT_BOX": shell.mark(shell.number())})
+            except LinkBroken as error:
+                raise RuntimeFault(f"no relay could be started in box {self.name}: {error}") from error
+            tunnel = Tunnel(wire, port)
+            try:
+                url = f"http://127.0.0.1:{await tunnel.start()}"
+            except BaseException:
+                await shielded(tunnel.close(), within_s=_KILL_S)
+                raise
+            self._relays[port] = (tunnel, url)
+            return url
+
+    async def _let_go(self) -> None:
+        tunnels, self._relays = self._relays, {}
+        for tunnel, _ in tunnels.values():
+            await tunnel.close()
 
     # --- between users -----------------------------------------------------------------------------------------------
 
@@ -188,6 +209,7 @@ class ModalRuntime(ModalLife):
         self._state = State.RESETTING
         self._epoch += 1
         try:
+            await self._let_go()
             await self._told(script_line(END_STRAYS, self.config.directory, self._own))
             await shell.clear()
         except BaseException:
