@@ -11,6 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollwright.runtimes import Ending, SubprocessConfig, SubprocessRuntime
+from rollwright.runtimes.journal import Journal
+from rollwright.runtimes.local import census
 from rollwright.runtimes.local.census import MARK
 from rollwright.runtimes.testing import PROMISES, check_promise, check_runtime, sh
 from rollwright.wire import RuntimeFault, RuntimeLost
@@ -45,7 +47,7 @@ async def test_the_environment_is_exactly_the_allow_list(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", "/nowhere")
     monkeypatch.setenv("WANTED", "yes")
     config = SubprocessConfig(directory=str(tmp_path), allow_env=("WANTED",))
-    async with SubprocessRuntime(config) as box:
+    async with SubprocessRuntime(config, journal=Journal(tmp_path / "journal")) as box:
         seen = (await box.run(["env", "-0"], env={"GIVEN": "1"})).text.rstrip("\0").split("\0")
     names = {line.split("=")[0] for line in seen}
     assert names == {"PATH", "LC_CTYPE", "WANTED", "GIVEN", "HOME", "TMPDIR", "PWD", MARK}
@@ -309,3 +311,21 @@ async def test_the_loop_turns_while_many_programs_start(box):
     await asyncio.gather(*(box.run(["true"]) for _ in range(64)))
     turning.cancel()
     assert rounds >= 64
+
+
+async def test_a_process_that_ends_during_a_census_hides_no_child(box, monkeypatch):
+    """It was listed and is gone; what it started meanwhile was not listed. Such a look proves nothing."""
+    fork = "read -r go; setsid sleep 1000 > /dev/null 2>&1 & echo $!"
+    async with await box.open_process(["sh", "-c", fork]) as process:
+        feed, entries = process._command.stdin._fd, census._entries
+
+        def listed():
+            found = list(entries())
+            monkeypatch.setattr(census, "_entries", entries)
+            os.write(feed, b"\n")
+            os.waitid(os.P_PID, process._command.child.pid, os.WEXITED | os.WNOWAIT)
+            return found
+
+        monkeypatch.setattr(census, "_entries", listed)
+        await census.sweep(box._quarry(box._box.root), within_s=10)
+        assert not _alive(int(await process.read(100)))

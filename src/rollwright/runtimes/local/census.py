@@ -31,6 +31,12 @@ from .threads import in_thread
 MARK = "ROLLWRIGHT_BOX"
 _PROC = Path("/proc")
 _ENVIRON_LIMIT = 1 << 20
+_DOUBTS = 3
+"""How often a look that found nothing and is not sure is repeated. On a busy host some stranger always ends meanwhile;
+a process of the box would have to slip through each time."""
+_PAUSE_S = 0.002
+_SETTLED_S = 0.005
+"""Who told nothing for so long is not just becoming another program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +46,16 @@ class Sighting:
     pid: int
     mark: str
     cwd: str
+    blank: bool = False
+    """It told nothing: it has ended, is about to become another program, or has no environment at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Who was there. Not `sure` where one was listed and then told nothing: what it started meanwhile is not listed."""
+
+    sightings: list[Sighting]
+    sure: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,23 +77,30 @@ class Quarry:
 
 async def sweep(quarry: Quarry, *, within_s: float) -> int:
     """End all of `quarry` and see that it is gone; the number ended. RuntimeFault where some survive `within_s`."""
-    census = _census()
     deadline = time.monotonic() + within_s
-    ended = 0
+    ended, doubts = 0, 0
     try:
-        while owned := [seen.pid for seen in await census.take(quarry.since) if quarry.owns(seen)]:
-            if time.monotonic() > deadline:
+        while True:
+            look = await _census().take(quarry.since)
+            owned = [seen.pid for seen in look.sightings if quarry.owns(seen)]
+            if owned and time.monotonic() > deadline:
                 raise RuntimeFault(f"{len(owned)} processes are still there after {within_s:g} s of killing: {owned}")
-            ended += await in_thread(_strike, quarry, owned, deadline)
+            if owned:
+                ended, doubts = ended + await in_thread(_strike, quarry, owned, deadline), 0
+            elif look.sure or doubts == _DOUBTS:
+                return ended
+            else:
+                doubts += 1
+                await asyncio.sleep(_PAUSE_S)
     except OSError as error:
         raise RuntimeFault(f"could not see whether processes are left: {error}") from error
-    return ended
 
 
 async def find(quarry: Quarry) -> list[Sighting]:
     """All of `quarry` that is there, and what descends from it. RuntimeFault where that cannot be seen."""
     try:
-        owned = [seen for seen in await _census().take(quarry.since) if quarry.owns(seen)]
+        look = await _census().take(quarry.since)
+        owned = [seen for seen in look.sightings if quarry.owns(seen)]
         return owned and await in_thread(_with_descendants, owned)
     except OSError as error:
         raise RuntimeFault(f"could not see which processes are there: {error}") from error
@@ -168,10 +191,12 @@ def _sight(pid: int) -> Sighting:
         finally:
             os.close(fd)
         cwd = os.readlink(f"/proc/{pid}/cwd")
-    except (ProcessLookupError, FileNotFoundError, PermissionError):
+    except PermissionError:
         return Sighting(pid, "", "")
+    except (ProcessLookupError, FileNotFoundError):
+        return Sighting(pid, "", "", blank=True)
     _, _, tail = environ.partition(f"\0{MARK}=".encode())
-    return Sighting(pid, tail.partition(b"\0")[0].decode("ascii", "replace"), cwd)
+    return Sighting(pid, tail.partition(b"\0")[0].decode("ascii", "replace"), cwd, blank=environ == b"\0")
 
 
 def _read_all(fd: int) -> bytes:
@@ -185,11 +210,11 @@ class _Census:
     """Who is there, asked once for all who ask at the same time."""
 
     def __init__(self) -> None:
-        self._running: asyncio.Task[list[Sighting]] | None = None
-        self._next: asyncio.Task[list[Sighting]] | None = None
+        self._running: asyncio.Task[Look] | None = None
+        self._next: asyncio.Task[Look] | None = None
         self._since = 0.0
 
-    async def take(self, since: float) -> list[Sighting]:
+    async def take(self, since: float) -> Look:
         """At least all processes that began after `since`, as seen by a look that begins after this call."""
         if self._next is None:
             self._since = since
@@ -197,7 +222,7 @@ class _Census:
         self._since = min(self._since, since)
         return await asyncio.shield(self._next)
 
-    async def _look(self) -> list[Sighting]:
+    async def _look(self) -> Look:
         if self._running is not None:
             await asyncio.wait({self._running})
         self._running, self._next = self._next, None
@@ -207,6 +232,8 @@ class _Census:
 _censuses: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Census] = weakref.WeakKeyDictionary()
 _seen: dict[int, tuple[int, float]] = {}
 """Of every process there is: the inode of its /proc entry, and when it was first seen."""
+_blank: dict[tuple[int, int], float] = {}
+"""Of every process that told nothing, by id and inode: when that was seen first."""
 _seen_lock = threading.Lock()
 
 
@@ -214,8 +241,8 @@ def _census() -> _Census:
     return _censuses.setdefault(asyncio.get_running_loop(), _Census())
 
 
-def _look(since: float) -> list[Sighting]:
-    """Every process but this one that was not there before `since`."""
+def _look(since: float) -> Look:
+    """Every process but this one that was not there before `since`; the youngest first, since they change most."""
     now, this = time.monotonic(), os.getpid()
     with _seen_lock:
         before = dict(_seen)
@@ -223,8 +250,18 @@ def _look(since: float) -> list[Sighting]:
         for pid, inode in _entries():
             known = before.get(pid)
             _seen[pid] = known if known is not None and known[0] == inode else (inode, now)
-        newer = [pid for pid, (_, first_seen) in _seen.items() if first_seen >= since and pid != this]
-    return [_sight(pid) for pid in newer]
+        newer = {pid: inode for pid, (inode, first) in _seen.items() if first >= since and pid != this}
+    sightings = [_sight(pid) for pid in sorted(newer, reverse=True)]
+    return Look(sightings, _settled({(seen.pid, newer[seen.pid]) for seen in sightings if seen.blank}, now))
+
+
+def _settled(blank: set[tuple[int, int]], now: float) -> bool:
+    """Whether all that told nothing have done so for a while."""
+    with _seen_lock:
+        for one in [one for one in _blank if _seen.get(one[0], (0, 0.0))[0] != one[1]]:
+            del _blank[one]
+        since = [_blank.setdefault(one, now) for one in blank]
+    return not since or now - max(since) >= _SETTLED_S
 
 
 def _entries() -> Iterator[tuple[int, int]]:
