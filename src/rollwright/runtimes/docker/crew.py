@@ -141,7 +141,7 @@ class Crew:
         exec_id = str(made.value["Id"])
         streams = await self._engine.take_over(f"/exec/{exec_id}/start", {"Detach": False, "Tty": False})
         hunt = None if order.is_hunter else self._hunt
-        command = Exec(self._engine, exec_id, mark, streams, hunt, self._give_up, order.limit)
+        command = Exec(self._engine, self._container.id, exec_id, mark, streams, hunt, self._give_up, order.limit)
         command.ended_by_box = self._broken_off
         self._active.add(command)
         return command

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 
 from rollwright.runtimes.contract import Ending, ExecResult
 from rollwright.runtimes.local import shielded
-from rollwright.wire import RuntimeFault
+from rollwright.wire import RuntimeFault, RuntimeLost
 
 from .api import Engine
+from .containers import is_running
 from .frames import STDOUT, FrameReader, Kept
 from .hunt import KILL_S, Hunt
 
@@ -26,6 +27,9 @@ _LOOK_S = 1.0
 _LOOK_SOON_S = 0.1
 _CHUNK = 65536
 _TIMED_OUT_CODE = 124
+_KILLED = 137
+_OWN_WORDS = b"OCI runtime"
+"""How an engine begins to tell, in place of the program, why it could not start it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,7 @@ class Exec:
     def __init__(
         self,
         engine: Engine,
+        container_id: str,
         exec_id: str,
         mark: str,
         streams: tuple[asyncio.StreamReader, asyncio.StreamWriter],
@@ -51,6 +56,7 @@ class Exec:
         output_limit: int,
     ) -> None:
         self._engine = engine
+        self._container_id = container_id
         self._id = exec_id
         self._mark = mark
         self._reader, self._writer = streams
@@ -116,6 +122,8 @@ class Exec:
             with suppress(RuntimeFault):  # The box was ended as a whole; the cancellation must go on.
                 await shielded(self.end(), within_s=2 * KILL_S + 5)
             raise
+        if not timed_out and status.exit_code == _KILLED and not await is_running(self._engine, self._container_id):
+            raise RuntimeLost("the container ended while a program ran in it")
         return self._result(self._stdout, status, timed_out=timed_out)
 
     async def end(self) -> None:
@@ -143,7 +151,7 @@ class Exec:
         """What the engine knows; a program that it has forgotten has ended with its container."""
         reply = await self._engine.call("GET", f"/exec/{self._id}/json", allow=(404,))
         if reply.status == 404:
-            return Status(False, 137, 0)
+            return Status(False, _KILLED, 0)
         told = reply.value
         return Status(bool(told["Running"]), int(told.get("ExitCode") or 0), int(told.get("Pid") or 0))
 
@@ -205,9 +213,9 @@ class Exec:
 
     def _result(self, stdout: Kept, status: Status, *, timed_out: bool) -> ExecResult:
         code = status.exit_code
-        if not timed_out and not status.pid and code in (126, 127):
-            # The engine tells on stdout why it could not even start the shell.
-            raise RuntimeFault(f"could not start a program: {stdout.data().decode('utf-8', 'replace').strip()}")
+        if not timed_out and not status.pid and _OWN_WORDS in stdout.data()[:200] + self._stderr.data()[:200]:
+            # It never ran. Other engines forget the number of every program that has ended, hence the second look.
+            raise RuntimeFault(f"could not start a program: {_told(stdout.data() + self._stderr.data())}")
         ending = Ending.TIMED_OUT if timed_out else Ending.SIGNALLED if 129 <= code <= 192 else Ending.EXITED
         return ExecResult(
             ending=ending,
@@ -228,6 +236,10 @@ async def run_to_end(command: Exec, stdin: bytes, timeout_s: float) -> ExecResul
         return await command.finish(timeout_s)
     finally:
         command.close()
+
+
+def _told(words: bytes) -> str:
+    return words[:1000].decode("utf-8", "replace").strip()
 
 
 async def _dropped(task: asyncio.Task[object] | asyncio.Task[None] | asyncio.Task[Status]) -> None:

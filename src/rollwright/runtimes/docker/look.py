@@ -144,8 +144,8 @@ def _tree(root: str, place: str) -> Iterator[tuple[str, str]]:
 
 
 def _digest(path: str) -> str:
-    """Of a file's lines, but for the one that carries the container's own address."""
-    lines = [line for line in _text(path).splitlines() if not line.endswith("\tbox")]
+    """Of a file's lines, but for the one with the container's own address and name."""
+    lines = [line for line in _text(path).splitlines() if "box" not in line.split()[1:]]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
 
