@@ -59,6 +59,24 @@ async def test_a_program_that_is_cancelled_on_its_way_leaves_nothing(box, world)
     assert await box.alive()
 
 
+async def test_a_cancelled_read_loses_nothing(box):
+    heard = b""
+    async with await box.open_process(["cat"]) as process:
+        for turns in range(40):
+            reading = asyncio.create_task(process.read())
+            await process.write(b"%04d" % turns)
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            reading.cancel()
+            await asyncio.wait({reading})
+            heard += b"" if reading.cancelled() else reading.result()
+        await process.close_stdin()
+        async with asyncio.timeout(PATIENCE_S):
+            while piece := await process.read():
+                heard += piece
+    assert heard == b"".join(b"%04d" % turns for turns in range(40))
+
+
 async def test_an_exposed_port_is_reached_through_the_tunnel(box):
     server = "import http.server as h; s = h.HTTPServer(('127.0.0.1', 8123), h.SimpleHTTPRequestHandler)"
     await box.write("hello.txt", b"from inside")

@@ -131,6 +131,7 @@ class ModalWire:
         self._pieces: asyncio.Queue[bytes | Exception] = asyncio.Queue(maxsize=_PIECES)
         self._over: bytes | Exception | None = None
         self._first = b""
+        self._getting: asyncio.Task[bytes | Exception] | None = None
         self._stdout = asyncio.create_task(self._take_over(), name="stdout of a modal command")
         self._stderr = asyncio.create_task(self._all_stderr(), name="stderr of a modal command")
 
@@ -145,7 +146,10 @@ class ModalWire:
             first, self._first = self._first, b""
             return first
         if self._over is None:
-            piece = await self._link.until_ended(self._pieces.get())
+            # The task stays for the next reader where this one is cancelled: a piece in its hands is not lost.
+            self._getting = self._getting or asyncio.create_task(self._pieces.get())
+            piece = await self._link.until_ended(_shared(self._getting))
+            self._getting = None
             if piece and not isinstance(piece, Exception):
                 return piece
             self._over = piece
@@ -157,8 +161,9 @@ class ModalWire:
         return await self._link.until_ended(_shared(self._stderr))
 
     async def close(self) -> None:
-        await ended_task(self._stdout)
-        await ended_task(self._stderr)
+        for task in (self._stdout, self._stderr, self._getting):
+            if task is not None:
+                await ended_task(task)
 
     async def _take_over(self) -> None:
         try:
