@@ -1,4 +1,3 @@
-
 """Zygotes: shared, watched, replaced; what cannot be warm is cold, with its answer and its reason."""
 
 import asyncio

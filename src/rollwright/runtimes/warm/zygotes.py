@@ -29,7 +29,7 @@ _MARK_ROOM = 96
 _NOWHERE = "/dev/null"
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 # What the interpreter and C libraries read when they are loaded, unseen by the zygote.
-_READ_EARLY = ("PYTHON", "LD_", "LC_", "LANG", "MALLOC_", "GLIBC_", "OMP_", "MKL_", "OPENBLAS_", "GOTO_", "KMP_")
+READ_EARLY = ("PYTHON", "LD_", "LC_", "LANG", "MALLOC_", "GLIBC_", "OMP_", "MKL_", "OPENBLAS_", "GOTO_", "KMP_")
 
 
 class Unwarm(Exception):
@@ -102,7 +102,10 @@ class Zygote:
         return not self._running
 
     def fork(self, body: bytes, fds: Sequence[int]) -> Offspring:
-        """Ask for a child with these streams, and after them a ruleset of landlock if there is one. Unwarm where the zygote cannot be asked."""
+        """Ask for a child with these streams, and after them a ruleset of landlock if there is one.
+
+        Unwarm where the zygote cannot be asked.
+        """
         told = channel.nameless_file(body)
         try:
             return self._ask(b"R", [told, *fds])
@@ -132,7 +135,7 @@ class Zygote:
         """Whether everything that was loaded would have read the same variables in a process of its own."""
         if "*" in self.reads:
             return {**env, MARK: ""} == {**self.env, MARK: ""}
-        early = {name for name in (*env, *self.env) if name.startswith(_READ_EARLY)}
+        early = {name for name in (*env, *self.env) if name.startswith(READ_EARLY)}
         return all(env.get(name) == self.env.get(name) for name in early | self.reads if name != MARK)
 
     def current(self) -> bool:

@@ -1,0 +1,110 @@
+# ruff: noqa: E501 - a liar reads best on one line.
+"""Warm scripts through the contract alone: the carrier inside of a box, here one of this machine."""
+
+import asyncio
+import hashlib
+from contextlib import asynccontextmanager
+
+import pytest
+
+from rollwright.runtimes import Ending
+from rollwright.runtimes.provision import provision
+from rollwright.runtimes.warm.inbox import Inbox, open_inbox
+from rollwright.runtimes.warm.zygotes import Unwarm
+
+from .conftest import runs
+from .test_liars import LIARS, STDIN
+
+# Not told here: where the interpreter came from, and how the box limits each program of its own.
+CHOSEN = [
+    "prints", "exit 3", "exit word", "os._exit", "segfault", "killed", "raises", "group", "import fails", "loud both", "binary",
+    "invalid utf-8", "unflushed", "open file", "stdin", "lines", "no stdin", "cwd", "main", "atexit", "alarm", "threads", "protocol",
+    "protocol anywhere", "outlived", "fork", "exec", "limits",
+]  # fmt: skip
+
+
+@asynccontextmanager
+async def loaded(box, path):
+    python = await provision(path)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    zygote = await open_inbox(box, str(python), str(path), digest, box._running().tmp, within_s=60)
+    try:
+        yield zygote
+    finally:
+        await zygote.close()
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+async def test_inbox_and_cold_agree(box, script, name):
+    path = script(LIARS[name])
+    stdin = STDIN.get(name, b"")
+    cold = await box.run_script(path, ["a b", "$c"], env={"GIVEN": "g"}, stdin=stdin, timeout_s=60)
+    await box.reset()
+    async with loaded(box, path) as zygote:
+        warm = await zygote.run(["a b", "$c"], {"GIVEN": "g"}, stdin, 60, 60 << 20)
+    assert (warm.ending, warm.exit_code, warm.stdout, warm.stderr) == (
+        cold.ending,
+        cold.exit_code,
+        cold.stdout,
+        cold.stderr,
+    )
+
+
+async def test_output_is_capped_and_counted(box, script):
+    async with loaded(box, script("import os\nos.write(1, b'x' * 50_000); os.write(2, b'y' * 300)")) as zygote:
+        result = await zygote.run([], {}, b"", 60, 100)
+    assert (result.stdout, result.stdout_dropped, result.stderr_dropped) == (b"x" * 100, 49_900, 200)
+
+
+async def test_a_timeout_kills_the_tree_and_the_others_go_on(box, script):
+    path = script(
+        "import os, subprocess, sys, time\nif len(sys.argv) > 1:\n    print(sys.argv[1]); sys.exit()\n"
+        "print(os.getpid(), subprocess.Popen(['sleep', '1000'], start_new_session=True).pid, flush=True)\ntime.sleep(1000)"
+    )
+    async with loaded(box, path) as zygote:
+        slow = asyncio.create_task(zygote.run([], {}, b"", 2.0, 1000))
+        fast = await asyncio.gather(*(zygote.run([str(n)], {}, b"", 60, 1000) for n in range(8)))
+        late = await slow
+    assert [result.text for result in fast] == [f"{n}\n" for n in range(8)]
+    assert (late.ending, late.exit_code) == (Ending.TIMED_OUT, 124)
+    pids = [int(word) for word in late.text.split()]
+    assert len(pids) == 2
+    assert not any(runs(pid) for pid in pids)
+
+
+async def test_a_carrier_that_dies_is_told(box, script):
+    async with loaded(box, script("import time\ntime.sleep(1000)")) as zygote:
+        call = asyncio.create_task(zygote.run([], {}, b"", 600, 1000))
+        while not zygote._waiting:
+            await asyncio.sleep(0)
+        await zygote._process.kill()
+        with pytest.raises(Unwarm, match="zygote died"):
+            await call
+        with pytest.raises(Unwarm):
+            await zygote.run([], {}, b"", 600, 1000)
+
+
+async def test_what_cannot_be_loaded_is_refused(box, script):
+    with pytest.raises(Unwarm, match="syntax"):
+        async with loaded(box, script("def broken(:")):
+            pass
+
+
+async def test_an_inbox_loads_once_and_again_when_it_died(box, script):
+    path = script("import os\nprint(os.getppid())")
+    python, digest = str(await provision(path)), hashlib.sha256(path.read_bytes()).hexdigest()
+    inbox = Inbox(box, box._running().tmp)
+    try:
+        told = []
+        for _ in range(3):
+            zygote = await inbox.zygote(python, str(path), digest)
+            told.append((await zygote.run([], {}, b"", 60, 1000)).text)
+        assert len(set(told)) == 1
+        await zygote._process.kill()
+        async with asyncio.timeout(30):
+            while not zygote.broken:
+                await asyncio.sleep(0.001)
+        again = await inbox.zygote(python, str(path), digest)
+        assert (await again.run([], {}, b"", 60, 1000)).text not in told
+    finally:
+        await inbox.close()
