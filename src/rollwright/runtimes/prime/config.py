@@ -58,6 +58,10 @@ class PrimeConfig(RuntimeConfig, frozen=True, kw_only=True, tag_field="kind", ta
     read_limit: int = 64 << 20
     """Largest file that `read` returns, in bytes."""
 
+    @property
+    def box_lifetime_s(self) -> float | None:
+        return self.lifetime_minutes * 60.0
+
     def __post_init__(self) -> None:
         for name in ("cpu_cores", "memory_gb", "disk_gb", "start_timeout_s", "creates_per_minute"):
             if getattr(self, name) <= 0:

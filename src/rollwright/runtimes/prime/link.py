@@ -33,7 +33,7 @@ class PrimeLink:
                 answer = await self._client.execute_command(
                     self._id, line, env=dict(env), timeout=max(1, math.ceil(timeout_s))
                 )
-        return answer.stdout.encode()
+        return str(answer.stdout).encode()
 
     async def upload(self, path: str, data: bytes) -> None:
         async with self._bounded(_UPLOAD_S):
@@ -97,7 +97,7 @@ class PrimeWire:
     async def read(self) -> bytes:
         with told(f"output of a process in box {self._name}"):
             async for piece in self._process.stdout:
-                return piece
+                return bytes(piece)
         return b""
 
     async def ended(self) -> bytes:

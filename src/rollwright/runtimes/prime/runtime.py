@@ -80,7 +80,7 @@ class PrimeRuntime:
             raise RuntimeFault(f"box {self.name} is {self._state.value}; a box starts once")
         self._state = _State.STARTING
         try:
-            self._client = sdk.take_client()
+            self._client = await sdk.take_client()
             await self._create()
         except BaseException as error:
             try:

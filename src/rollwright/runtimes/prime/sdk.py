@@ -7,11 +7,13 @@ Creating a box is asked for here, without the SDK's own tries, since those do no
 from __future__ import annotations
 
 import asyncio
+import importlib
 import weakref
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 
+from rollwright.runtimes.local.threads import in_thread
 from rollwright.runtimes.remote import LinkBroken, Pace, Retry
 from rollwright.wire import RuntimeFault, RuntimeLost, UsageError
 
@@ -36,8 +38,12 @@ _shared: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Shared] = weakref
 _paces: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Pace] = weakref.WeakKeyDictionary()
 
 
-def take_client() -> AsyncSandboxClient:
-    """The client of this loop. Whoever takes it lets go of it once."""
+async def take_client() -> AsyncSandboxClient:
+    """The client of this loop. Whoever takes it lets go of it once. The import takes longer than a loop may be held."""
+    try:
+        await in_thread(importlib.import_module, "prime_sandboxes")
+    except ImportError as error:
+        raise UsageError("runtime 'prime' needs the vendor's SDK: pip install 'rollwright[prime]'") from error
     loop = asyncio.get_running_loop()
     if loop not in _shared:
         _shared[loop] = _Shared(_new_client())
@@ -56,8 +62,9 @@ async def let_go() -> None:
 
 @asynccontextmanager
 async def client_for_a_while() -> AsyncIterator[AsyncSandboxClient]:
+    client = await take_client()
     try:
-        yield take_client()
+        yield client
     finally:
         await let_go()
 
@@ -71,10 +78,8 @@ def pace(config: PrimeConfig) -> Pace:
 
 
 def _new_client() -> AsyncSandboxClient:
-    try:
-        from prime_sandboxes import AsyncSandboxClient
-    except ImportError as error:
-        raise UsageError("runtime 'prime' needs the vendor's SDK: pip install 'rollwright[prime]'") from error
+    from prime_sandboxes import AsyncSandboxClient
+
     try:
         client = AsyncSandboxClient()
     except ValueError as error:  # Its own settings are wrong, such as PRIME_CONTEXT.
@@ -186,6 +191,6 @@ def _status(error: BaseException) -> int | None:
     cause: Any = error
     for _ in range(5):
         if isinstance(cause, httpx.HTTPStatusError):
-            return cause.response.status_code
+            return int(cause.response.status_code)
         cause = cause.__cause__ or cause.__context__ if cause is not None else None
     return None

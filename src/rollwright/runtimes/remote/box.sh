@@ -255,7 +255,7 @@ do_clear() {
     strike "$1/" "" || { echo "rollwright survived"; exit 0; }
     chmod -R u+rwx "$root/workspace" "$root/home" "$root/tmp" 2>/dev/null
     rm -rf "$root/workspace" "$root/home" "$root/tmp" && mkdir "$root/workspace" "$root/home" "$root/tmp" &&
-        rm -rf "$control"/[0-9]*/* && strike "$1/" "" && echo "rollwright cleared"
+        rm -rf "$control"/[0-9]*/* "$control"/*.stdin "$control"/*.line "$control"/upload-* && strike "$1/" "" && echo "rollwright cleared"
 }
 
 # PLACE...: what one user could leave for the next; changes since the box was made are looked for below each place.
