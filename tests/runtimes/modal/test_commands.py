@@ -180,14 +180,20 @@ async def test_scripts_run_in_the_box_and_are_brought_there_once(box, world, tmp
         sys.exit(7)
         """).lstrip()
     )
+    fresh = await box.inspect()
+    before = len(world.commands)
     for warm in (False, True, "shared"):
         result = await box.run_script(
             script, ["a b"], env={"GIVEN": "here"}, stdin=b"input", timeout_s=PATIENCE_S, warm=warm
         )
         words = f"['a b'] here input {box.config.directory}/workspace\n"
         assert (result.ending, result.exit_code, result.text) == (Ending.EXITED, 7, words), result
-    built = [line for line in world.commands if "uv venv" in " ".join(line) and box.config.directory in " ".join(line)]
-    assert len(built) <= 1
+    assert sum("uv venv" in " ".join(line) for line in world.commands[before:]) == 1
+    await box.reset()
+    assert differences(fresh, await box.inspect()) == [], "what we bring into the box is not what a user leaves"
+    await sh(box, "echo 'print(1)' > \"$(find $HOME/../scripts -name verify.py)\"")
+    await box.reset()
+    assert any("scripts" in line for line in differences(fresh, await box.inspect())), "a changed verifier is told"
 
 
 def test_boxes_work_on_both_loops(make, on_loop):

@@ -17,7 +17,7 @@ from rollwright.wire import RuntimeFault, RuntimeLost
 from .config import ModalConfig
 from .link import ModalLink, ended_task
 from .processes import OWN, script_line
-from .vendor import Vendor, check_installed, meaning, refused, shared_vendor
+from .vendor import Vendor, check_installed, ending, meaning, refused, shared_vendor
 
 _CLOSE_S = 120.0
 _MAKING_ENDS_S = 30.0
@@ -143,10 +143,8 @@ class ModalLife:
                 await self._sandbox.wait.aio(raise_on_termination=False)
                 self._lose("was ended by the vendor or by its first process")
             except Exception as error:  # The SDK's border. A request that failed says nothing about the box.
-                if type(error).__name__ == "SandboxTimeoutError":
-                    self._lose("is past its lifetime or idle time")
-                elif type(error).__name__ == "NotFoundError":
-                    self._lose("is not known to the vendor any more")
+                if reason := ending(error):
+                    self._lose(reason)
                 else:
                     await asyncio.wait({link.ended}, timeout=_WATCH_PAUSE_S)
 

@@ -36,8 +36,12 @@ own=" $1 " tell=1
 echo "rollwright state"
 {_STRAYS}
 echo "tool $(cksum < "$0/control/box.sh")"
+echo "scripts $(find "$0/scripts" -exec stat -c '%n %A %i %s %Y %Z' {{}} + 2>/dev/null | sort | cksum)"
 """
-"""Which processes are not, and what the box's tool is by now."""
+"""Which processes are not, and what the box's tool and the scripts that were brought there are by now."""
+
+NO_SCRIPTS = "4294967295 0"
+"""What `cksum` says of nothing."""
 
 END_STRAYS = f"""
 own=" $1 " n=0

@@ -26,7 +26,7 @@ from rollwright.wire import RuntimeFault, RuntimeLost
 
 from .config import ModalConfig
 from .life import CALL_S, ModalLife, State
-from .processes import END_STRAYS, TELL, script_line
+from .processes import END_STRAYS, NO_SCRIPTS, TELL, script_line
 from .vendor import Vendor
 
 _KILL_S = 60.0
@@ -50,6 +50,7 @@ class ModalRuntime(ModalLife):
         super().__init__(config, journal=journal, vendor=vendor)
         self._slots = slots or CpuSlots(_SLOTS)
         self._scripts: RemoteScripts | None = None
+        self._scripts_look = NO_SCRIPTS
         self._relays: dict[int, tuple[Tunnel, str]] = {}
         self._forwarding = asyncio.Lock()
 
@@ -119,16 +120,30 @@ class ModalRuntime(ModalLife):
         warm: Warm = False,
     ) -> ExecResult:
         """Run a PEP 723 script, brought into the box once. Every call is answered cold, by one process."""
-        shell = self._running()
+        self._running()
         if self._scripts is None:
             place = f"{self.config.directory}/scripts"
-            self._scripts = RemoteScripts(self._run_plain, shell.write, place, self._slots)
+            self._scripts = RemoteScripts(self._run_for_script, self._bring, place, self._slots)
         return await self._scripts.run_script(script, args, env or {}, stdin, timeout_s)
 
-    async def _run_plain(
+    async def _run_for_script(
         self, argv: Sequence[str], env: Mapping[str, str], stdin: bytes, timeout_s: float
     ) -> ExecResult:
-        return await self.run(argv, env=env, stdin=stdin, timeout_s=timeout_s)
+        """Run a script, or what makes its interpreter: that one is a shell's work."""
+        result = await self.run(argv, env=env, stdin=stdin, timeout_s=timeout_s)
+        if argv[0] == "sh" and result.ok:
+            # Its first start leaves byte code behind, which then is no change any more.
+            await self.run([f"{argv[4]}/bin/python", "-c", "pass"], timeout_s=CALL_S)
+            await self._note_scripts()
+        return result
+
+    async def _bring(self, path: str, data: bytes) -> None:
+        await self._running().write(path, data)
+        await self._note_scripts()
+
+    async def _note_scripts(self) -> None:
+        """Remember what the scripts look like. They outlive a reset, so `inspect` tells of whatever differs from it."""
+        self._scripts_look = (await self._tell())["scripts"][0]
 
     def _next(self, shell: RemoteShell) -> int:
         self._commands += 1
@@ -193,16 +208,22 @@ class ModalRuntime(ModalLife):
     async def inspect(self) -> BoxState:
         shell, epoch = self._running(), self._epoch
         state = await shell.inspect(self.config.watched)
-        said = await self._told(script_line(TELL, self.config.directory, self._own))
+        told = await self._tell()
         self._check(epoch)
-        processes, files = [], dict(state.files)
+        files = {**state.files, f"{self.config.directory}/control/box.sh": told["tool"][0]}
+        if told["scripts"][0] != self._scripts_look:
+            files[f"{self.config.directory}/scripts"] = told["scripts"][0]
+        return msgspec.structs.replace(state, processes=tuple(told["process"]), files=files)
+
+    async def _tell(self) -> dict[str, list[str]]:
+        said = await self._told(script_line(TELL, self.config.directory, self._own))
+        told: dict[str, list[str]] = {"process": [], "tool": [], "scripts": []}
         for line in said.decode("utf-8", "replace").splitlines()[1:]:
             kind, _, rest = line.partition(" ")
-            if kind == "process":
-                processes.append(rest)
-            elif kind == "tool":
-                files[f"{self.config.directory}/control/box.sh"] = rest
-        return msgspec.structs.replace(state, processes=tuple(processes), files=files)
+            told.setdefault(kind, []).append(rest)
+        if not told["tool"] or not told["scripts"]:
+            raise RuntimeFault(f"box {self.name} answered {said[:200]!r}")
+        return told
 
     async def reset(self) -> None:
         shell = self._running()

@@ -144,6 +144,13 @@ def broken(error: Exception, name: str) -> Exception:
     return LinkBroken(_words(error))
 
 
+def ending(error: Exception) -> str:
+    """Why a sandbox is over, where an error of waiting for it says so."""
+    if _is(error, "SandboxTimeoutError"):
+        return "is past its lifetime or idle time"
+    return "is not known to the vendor any more" if _is(error, "NotFoundError") else ""
+
+
 def is_conflict(error: Exception) -> bool:
     """The request came too late for the state that its object is in."""
     return _is(error, "ConflictError")
