@@ -187,6 +187,18 @@ async def test_long_arguments_and_environments_arrive(make):
     assert int(result.text) == 200_000
 
 
+async def test_a_box_that_cannot_be_made_is_a_fault_with_a_reason_and_is_freed(make, tmp_path, open_fds):
+    async with make():
+        before = open_fds()
+    template = tmp_path / "template"
+    box = make(workspace_from=str(template))
+    async with asyncio.timeout(PATIENCE_S):
+        with pytest.raises(RuntimeFault, match="template"):
+            await box.start()
+    assert not await box.alive()
+    assert open_fds() <= before
+
+
 async def test_a_missing_directory_is_a_fault(make):
     async with make() as box:
         with pytest.raises(RuntimeFault, match="No such file"):

@@ -38,6 +38,7 @@ class Box:
     def __init__(self, name: str, config: SandboxConfig, journal: Journal) -> None:
         self.name = name
         self.config = config
+        self.own_network = config.network == "none"
         self.channel: Channel | None = None
         self.pid = 0
         """Its first process, which holds the namespaces."""
@@ -74,10 +75,9 @@ class Box:
         self._keep_upper(fds)
 
     async def look(self, environment: Mapping[str, str]) -> BoxState:
-        own_network = self.config.network == "none"
         try:
             return await in_thread(
-                look, self.pid, environment, diag=self._diag, own_network=own_network, upper=self._upper
+                look, self.pid, environment, diag=self._diag, own_network=self.own_network, upper=self._upper
             )
         except OSError as error:
             raise RuntimeLost(f"box {self.name} is gone: {error}") from error

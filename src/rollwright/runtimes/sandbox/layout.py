@@ -55,7 +55,9 @@ def _words(config: SandboxConfig, visible: tuple[str, ...], bwrap: str) -> list[
     words += ["--uid", str(USER), "--gid", str(USER), "--hostname", "box", "--die-with-parent", "--as-pid-1"]
     words += ["--unshare-net"] if config.network == "none" else []
     words += _system_words(config)
-    words += ["--proc", "/proc", "--dev", "/dev", "--dir", "/var", "--symlink", TMP, "/var/tmp", "--dir", _LAYERS]
+    words += ["--proc", "/proc", "--dev", "/dev", "--dir", "/var", "--dir", _LAYERS]
+    if not any(_below(path, ("/var/tmp",)) for path in visible):
+        words += ["--symlink", TMP, "/var/tmp"]
     for place in (WORKSPACE, HOME, TMP):
         words += ["--dir", place]
     if config.workspace_from:

@@ -27,6 +27,7 @@ class Program:
         *,
         limits: Mapping[str, int],
         doors: Sequence[str],
+        own_network: bool,
     ) -> None:
         self._channel = channel
         self.exited: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -39,6 +40,7 @@ class Program:
             "cwd": launch.cwd,
             "limits": dict(limits),
             "cgroups": list(doors),
+            "own_network": own_network,
         }
         nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         body = in_memory(msgspec.json.encode(order))

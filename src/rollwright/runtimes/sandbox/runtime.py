@@ -28,7 +28,7 @@ from rollwright.runtimes.local.threads import in_thread
 from rollwright.runtimes.scripts import run_script
 from rollwright.runtimes.slots import CpuSlots
 from rollwright.runtimes.state import BoxState, differences, told
-from rollwright.runtimes.warm.seat import Seat, Starter
+from rollwright.runtimes.warm.seat import JOINED, Seat, Starter
 from rollwright.wire import RuntimeFault, RuntimeLost
 
 from .box import KIND, Box
@@ -155,6 +155,7 @@ class SandboxRuntime:
             limits,
             drop_capabilities=_CAPABILITIES,
             join_pid=box.pid,
+            namespaces=tuple(space for space in JOINED if space != "net" or box.own_network),
             cgroups=box.groups.doors,
         )
 
@@ -253,7 +254,14 @@ class SandboxRuntime:
         box = self._running()
 
         def spawn(launch: Launch, *streams: int) -> Program:
-            program = Program(box.live(), launch, streams, limits=box.limits(), doors=box.groups.doors)
+            program = Program(
+                box.live(),
+                launch,
+                streams,
+                limits=box.limits(),
+                doors=box.groups.doors,
+                own_network=box.own_network,
+            )
             programs.append(program)
             return program
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import time
@@ -19,6 +20,7 @@ from .entry import errand, start_keeper, start_program
 from .furnish import clear, is_exiting, settle
 from .loop import Loop, read_all, receive, send
 
+_CHILD = re.compile(rb'"child-pid": *([0-9]+)')
 _REMOVE_S = 2.0
 _LAST_S = 20
 """How long the end of all boxes may take after the owner's; what is left then dies with this process."""
@@ -80,6 +82,7 @@ class Box:
         if self._keeper:
             os.kill(self._keeper, signal.SIGKILL)
             os.waitpid(self._keeper, 0)
+            self._keeper = 0
 
     def _on_message(self) -> None:
         message = receive(self._channel)
@@ -111,24 +114,53 @@ class Box:
         self._keeper = start_keeper(order["argv"], order["env"], (talk, word, errors, told, fds[1]))
         for fd in (talk, word, told):
             os.close(fd)
-        self._pipes = [echo, ready, info]
+        self._pipes = [echo, ready, info, errors]
+        self._loop.watch(info, lambda: self._on_info(request))
+        self._loop.watch(ready, lambda: self._on_ready(request))
 
-        def on_ready() -> None:
-            self._loop.forget(ready)
-            if os.read(ready, 1):
-                self._on_held(request, json.loads(os.read(info, 4096))["child-pid"])
-            else:
-                words = os.pread(errors, 4096, 0).decode("utf-8", "replace").strip()
-                self._answer(request, error=words or "bwrap gave no reason")
-            os.close(errors)
+    def _on_info(self, request: dict[str, Any]) -> None:
+        """bwrap told which process will be the first of the box. It may still die before the box is ready; bwrap, which
+        does not look after it, would not tell."""
+        _, _, info, _ = self._pipes
+        self._loop.forget(info)
+        # The object is written piece by piece; the first piece has the number, whole.
+        found = _CHILD.search(os.read(info, 4096))
+        if found is None:
+            return  # bwrap is dead, which the other pipe tells as well.
+        self._pid = int(found[1])
+        try:
+            self._handle = os.pidfd_open(self._pid)
+        except ProcessLookupError:
+            self._fail(request)
+        else:
+            self._loop.watch(self._handle, lambda: self._fail(request))
 
-        self._loop.watch(ready, on_ready)
-
-    def _on_held(self, request: dict[str, Any], pid: int) -> None:
-        self._pid = pid
-        self._handle = os.pidfd_open(pid)
+    def _on_ready(self, request: dict[str, Any]) -> None:
+        _, ready, info, _ = self._pipes
+        if self._loop.watches(info):
+            self._on_info(request)
+        if not self._loop.watches(ready):
+            return  # It failed.
+        self._loop.forget(ready)
+        if not os.read(ready, 1) or self._handle < 0:
+            self._fail(request)
+            return
+        self._loop.forget(self._handle)
         self._loop.watch(self._handle, self._finish)
-        self._send_errand(request, lambda: settle(self._plan), self._plan["spaces"], pid=pid)
+        self._send_errand(request, lambda: settle(self._plan), self._plan["spaces"], pid=self._pid)
+
+    def _fail(self, request: dict[str, Any]) -> None:
+        """The box could not be made; what bwrap said of it is the answer."""
+        _, ready, info, errors = self._pipes
+        for fd in (ready, info):
+            self._loop.forget(fd)
+        if self._handle >= 0:
+            self._loop.forget(self._handle)
+            os.close(self._handle)
+            self._handle = -1
+        self._kill_keeper()
+        words = os.pread(errors, 4096, 0).decode("utf-8", "replace").strip()
+        self._answer(request, error=words or "bwrap gave no reason")
 
     def _do_clear(self, request: dict[str, Any], fds: list[int]) -> None:
         self._send_errand(request, lambda: clear(self._plan), ("mnt", "pid"))

@@ -17,14 +17,8 @@ from typing import Any
 from . import kernel
 from .loop import send
 
-INSIDE = (
-    kernel.CLONE_NEWUSER
-    | kernel.CLONE_NEWNS
-    | kernel.CLONE_NEWPID
-    | kernel.CLONE_NEWIPC
-    | kernel.CLONE_NEWUTS
-    | kernel.CLONE_NEWNET
-)
+INSIDE = kernel.CLONE_NEWUSER | kernel.CLONE_NEWNS | kernel.CLONE_NEWPID | kernel.CLONE_NEWIPC | kernel.CLONE_NEWUTS
+"""What every program of a box enters; the network only where the box has its own."""
 IGNORED = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
 """What this process ignores, and the programs it starts must not."""
 _NOT_FOUND = 127
@@ -65,7 +59,7 @@ def start_program(box: int, order: dict[str, Any], streams: Sequence[int], secco
                 file.write("0")
         if os.geteuid() == 0:
             os.setgroups([])
-        kernel.setns(box, INSIDE)
+        kernel.setns(box, INSIDE | (kernel.CLONE_NEWNET if order["own_network"] else 0))
         child = kernel.fork_as_sibling()
         if child:
             os.write(told, b"%d\n" % child)
