@@ -116,5 +116,10 @@ async def test_the_check_looks_from_inside_too(box):
     blind = await box.inspect()
     box.inspect = lambda: asyncio.sleep(0, blind)
     await sh(box, "mkdir tree")
-    with pytest.raises(AssertionError, match="left for the next user"):
+    with pytest.raises(AssertionError, match=r"left for the next user: \./tree"):
+        await check_unpoisoned(box, blind)
+    await box.reset()
+    await check_unpoisoned(box, blind)
+    await sh(box, f"setsid sh -c 'sleep 1000; :' rollwright-poison-{box.name} > /dev/null 2>&1 &")
+    with pytest.raises(AssertionError, match=r"left for the next user: /proc/\d+/cmdline"):
         await check_unpoisoned(box, blind)

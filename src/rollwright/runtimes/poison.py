@@ -57,9 +57,7 @@ ls -A "${{TMPDIR-/tmp}}" | grep -F "$MARK"
 grep -s POISONED "$HOME/.profile" "$HOME/.bashrc"
 for place in {_ELSEWHERE}; do ls -A $place 2> /dev/null | grep -F "$MARK"; done
 env | grep POISONED
-for process in /proc/[0-9]*; do
-    tr '\\0' ' ' 2> /dev/null < $process/cmdline | grep -v grep | grep -F "$MARK"
-done
+printf '%s\\n' "$MARK" | grep -F -l -f - /proc/[0-9]*/cmdline 2> /dev/null
 touch x "$HOME/x" "${{TMPDIR-/tmp}}/x" && rm x "$HOME/x" "${{TMPDIR-/tmp}}/x" || echo cannot write
 true
 """
@@ -86,6 +84,6 @@ async def check_unpoisoned(runtime: Runtime, fresh: BoxState) -> None:
 
 
 async def _asked(runtime: Runtime, script: str, env: dict[str, str]) -> ExecResult:
-    # The mark travels in the environment, so that a look does not find its own command line.
+    # The mark travels in the environment and through a pipe, so that a look does not find its own command line.
     env = {**env, "MARK": f"rollwright-poison-{runtime.name}"}
     return await runtime.run(["sh", "-c", script], env=env, timeout_s=_PATIENCE_S)
