@@ -10,6 +10,7 @@ import pytest
 
 from rollwright.runtimes import Ending
 from rollwright.runtimes.asking import FETCH, served
+from rollwright.runtimes.local import landlock
 from rollwright.runtimes.local.census import MARK
 from rollwright.runtimes.testing import raises, sh
 from rollwright.wire import RuntimeFault, RuntimeLost, UsageError
@@ -63,6 +64,14 @@ async def test_programs_have_no_privileges(make):
     lines = dict(line.split(":\t") for line in status.splitlines() if ":\t" in line)
     assert {int(lines[f"Cap{kind}"], 16) for kind in ("Inh", "Prm", "Eff", "Bnd", "Amb")} == {0}
     assert (lines["NoNewPrivs"], lines["Seccomp"]) == ("1", "2")
+
+
+async def test_landlock_stands_behind_the_mounts(make, monkeypatch):
+    if not landlock.available():
+        pytest.skip("this kernel has no landlock")
+    monkeypatch.setattr("rollwright.runtimes.sandbox.program.WRITABLE", ("/workspace", "/dev"))
+    async with make() as box:
+        assert await sh(box, 'touch here && echo yes; touch "$HOME/there" 2>/dev/null || echo no') == "yes\nno\n"
 
 
 _CALLS = """

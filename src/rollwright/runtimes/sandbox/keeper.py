@@ -14,7 +14,10 @@ import threading
 
 from rollwright.wire import RuntimeFault
 
-_BOOT = "import sys; sys.path.append(sys.argv[1]); from warden.start import run; run(int(sys.argv[2]))"
+_BOOT = "import sys; sys.path += sys.argv[2:]; from warden.start import run; run(int(sys.argv[1]))"
+_HERE = os.path.dirname(os.path.abspath(__file__))
+_PATHS = (_HERE, os.path.join(os.path.dirname(_HERE), "local"))
+"""Where the warden finds itself, and the module for landlock, which needs nothing else either."""
 _END_S = 10.0
 
 
@@ -64,7 +67,7 @@ class Keeper:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", _BOOT, os.path.dirname(__file__), str(theirs.fileno())],
+                [sys.executable, "-I", "-S", "-c", _BOOT, str(theirs.fileno()), *_PATHS],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

@@ -21,6 +21,9 @@ from .config import SandboxConfig
 WORKSPACE, HOME, TMP, TMPDIR = "/workspace", "/home/box", "/tmp", "/tmp/box"
 PLACES = {WORKSPACE: "755", HOME: "755", TMP: "1777", "/dev/shm": "1777"}
 """Where programs may write, with the mode of each."""
+WRITABLE = (*PLACES, "/dev", "/proc")
+"""What landlock lets programs write: the places, terminals and other devices, and what the kernel lets them say of
+themselves."""
 USER = 1000
 """User and group of programs in the box. Outside of it they are the owner's own, without any privilege."""
 

@@ -14,6 +14,7 @@ import msgspec
 from rollwright.runtimes.local import Launch
 
 from .channel import Channel, in_memory
+from .layout import WRITABLE
 
 
 class Program:
@@ -41,6 +42,7 @@ class Program:
             "limits": dict(limits),
             "cgroups": list(doors),
             "own_network": own_network,
+            "writable": WRITABLE,
         }
         nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         body = in_memory(msgspec.json.encode(order))

@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import socket
+from importlib import import_module
 
 from .box import serve
 
@@ -24,6 +25,7 @@ def run(control: int) -> None:
     os.close(fd)
     os.set_inheritable(channel.fileno(), False)
     # Objects made so far live as long as the process: the collector need not touch, and so copy, them in a fork.
+    import_module("landlock")
     gc.disable()
     gc.freeze()
     serve(channel)
