@@ -92,6 +92,15 @@ async def test_a_command_that_was_called_off_before_it_arrived_never_runs(vendor
             await box.read("ran")
 
 
+async def test_a_directory_that_is_not_there_is_a_fault(vendor, make):
+    async with make() as box:
+        with pytest.raises(RuntimeFault, match="working directory"):
+            await box.run(["true"], cwd="nowhere")
+        async with await box.open_process(["true"], cwd="nowhere") as process:
+            with pytest.raises(RuntimeFault, match="working directory"):
+                await process.wait(timeout_s=20)
+
+
 async def test_a_request_of_the_last_user_does_not_reach_the_next(vendor, make):
     async with make(reset="clean") as box:
         shell, link = box._box.shell, box._box._link

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 _UPLOAD_S = 300
 _PATIENCE_S = 15.0
+_OWN = """for fd in /proc/$$/fd/*; do fd=${fd##*/}; case $fd in [012]) ;; *) eval "exec $fd>&-";; esac; done; """
+"""Said to the vendor's bash first: descriptors that leaked into it would be kept open by daemons of the user, and the
+vendor would wait for their end instead of the command's."""
 
 
 class PrimeLink:
@@ -31,7 +34,7 @@ class PrimeLink:
         async with self._bounded(timeout_s):
             with told(f"a command in box {self._id}"):
                 answer = await self._client.execute_command(
-                    self._id, line, env=dict(env), timeout=max(1, math.ceil(timeout_s))
+                    self._id, _OWN + line, env=dict(env), timeout=max(1, math.ceil(timeout_s))
                 )
         return str(answer.stdout).encode()
 
@@ -50,7 +53,7 @@ class PrimeLink:
     async def open(self, line: str, env: Mapping[str, str]) -> PrimeWire:
         async with self._bounded(_UPLOAD_S):
             with told(f"a process in box {self._id}"):
-                process = await self._client.open_process(self._id, line, env=dict(env))
+                process = await self._client.open_process(self._id, _OWN + line, env=dict(env))
         # The SDK would attach to a broken stream again and go on without what was written meanwhile. Output with a hole
         # in it is worse than none, so a break is told.
         process._reconnect = None

@@ -109,12 +109,21 @@ report() {
     rm -f "$at/o.kept" "$at/e.kept" "$at/input"
 }
 
+# Say why there is no program, where the report of one would be: stdout of one that is talked to is its own.
+answer() {
+    if [ "$op" = open ]; then echo "$1" >&2; else echo "$1"; fi
+    exit 0
+}
+
 # NUMBER MARK LIMIT SECONDS CWD NAMES FORGET PROGRAM...; SECONDS is empty for a program that is talked to.
 claim() {
     number=$1 mark=$2 limit=$3 seconds=$4 cwd=$5 names=$6 at=$control/$1
     for old in $7; do rm -rf "${control:?}/$old"/*; done
-    welcome && mkdir "$at" 2>/dev/null || { echo "rollwright again"; exit 0; }
-    [ -d "$cwd" ] || { echo "rollwright nowhere"; exit 0; }
+    welcome && mkdir "$at" 2>/dev/null || answer "rollwright again"
+    if [ ! -d "$cwd" ]; then
+        echo "rollwright nowhere" > "$at/report"
+        answer "rollwright nowhere"
+    fi
     echo "$$" > "$at/boss"
     export HOME="$root/home" TMPDIR="$root/tmp"
     collect e
@@ -201,7 +210,11 @@ do_open() {
 # NUMBER MARK: end a command with all its children, also one that has not begun.
 do_kill() {
     at=$control/$1
-    mkdir "$at" 2>/dev/null && { echo "rollwright gone"; exit 0; }
+    if mkdir "$at" 2>/dev/null; then
+        printf 'rollwright %s end 137 0 0\n-\n.\n' "$1" > "$at/report"
+        echo "rollwright gone"
+        exit 0
+    fi
     : > "$at/stop"
     if strike "$2" "$at"; then echo "rollwright gone"; else echo "rollwright survived"; fi
 }
