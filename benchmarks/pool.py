@@ -25,7 +25,11 @@ from rollwright.telemetry import run
 
 from .report import Target, report
 
-_USE = 'ls -A . "$HOME" "${TMPDIR-/tmp}" | grep -v ":$"; echo x | tee file "$HOME/file" > /dev/null; sleep 600 &'
+_USE = """
+ls -A . "$HOME" "${TMPDIR-/tmp}" | grep -v ":$"
+echo x | tee file "$HOME/file" > /dev/null
+sleep 600 > /dev/null 2>&1 &
+"""
 _HELD = 8
 
 

@@ -118,7 +118,7 @@ class Books:
         assert placement.boxes == self.made - self.gone
         for shelf in placement.shelves.values():
             own = [box for box in placement.boxes if box.shelf is shelf]
-            assert len(own) == shelf.counts.total() <= config.shelf_room
+            assert len(own) == shelf.size == shelf.counts.total() <= config.shelf_room
             assert set(shelf.idle) == {box for box in own if box.phase is Phase.IDLE}
             assert not (shelf.idle and shelf.waiting), "somebody waits beside a clean box"
         assert {ticket for shelf in placement.shelves.values() for ticket in shelf.waiting} == set(self.waiting)

@@ -41,10 +41,12 @@ class Shelf:
     waiting: dict[Ticket, None] = field(default_factory=dict)
     """Oldest first."""
     resetting: dict[Box, float] = field(default_factory=dict)
-    """Since when each is being reset."""
+    """Since when each is being reset, in that order."""
     slow: int = 0
     """Of these, how many take so long that nobody counts on them."""
     counts: Counter[Phase] = field(default_factory=Counter)
+    size: int = 0
+    """All its boxes."""
     asked_at: float = float("-inf")
 
     @property

@@ -17,7 +17,7 @@ import heapq
 import random
 from collections import Counter
 from collections.abc import Iterator
-from itertools import count, islice
+from itertools import count, islice, takewhile
 
 from rollwright.wire import UsageError
 
@@ -43,6 +43,7 @@ class Placement:
         self._rng = rng or random.Random()
         self._pace = Pace(config.create_per_s, self._rng)
         self._paced = False
+        self._nothing_expires_before = float("inf")
         self._numbers = count(1)
         self._work = Work()
 
@@ -149,10 +150,12 @@ class Placement:
     def freed(self, box: Box, now: float) -> Work:
         """Nothing is left of a box that was ending."""
         self._move(box, None)
+        self._forget_shelves(now)
         return self._settle(now)
 
     def tick(self, now: float) -> Work:
         """Time has passed."""
+        self._forget_shelves(now)
         return self._settle(now)
 
     def close(self, now: float) -> Work:
@@ -172,7 +175,7 @@ class Placement:
         for shelf in self.shelves.values():
             if shelf.waiting or self._kept_warm(shelf, now):
                 moments.append(shelf.breaker.retry_at)
-                moments.extend(since + _SLOW_RESET_S for since in shelf.resetting.values())
+                moments.extend(islice((since + _SLOW_RESET_S for since in shelf.resetting.values()), shelf.slow, None))
             moments.extend(self._expiries(shelf))
         # What is due already was done by the last step, or is held up by something that reports by itself.
         return min((moment for moment in moments if moment > now), default=None)
@@ -190,12 +193,9 @@ class Placement:
         """Bring the state to rest, and hand over the work that has come together."""
         if not self.closed:
             self._paced = False
-            for shelf in self.shelves.values():
-                shelf.slow = sum(now >= since + _SLOW_RESET_S for since in shelf.resetting.values())
             self._expire(now)
             self._serve(now)
             self._prefetch(now)
-        self._forget_shelves(now)
         work, self._work = self._work, Work()
         return work
 
@@ -209,7 +209,9 @@ class Placement:
                 heapq.heappush(queue, (number, reserved, shelf))
 
         for shelf in self.shelves.values():
-            enqueue(shelf, 0)
+            if shelf.waiting:
+                shelf.slow = _slow(shelf, now)
+                enqueue(shelf, 0)
         while queue:
             number, reserved, shelf = heapq.heappop(queue)
             if _turn(shelf, reserved) != number:
@@ -248,7 +250,7 @@ class Placement:
 
     def _may_make(self, shelf: Shelf, now: float) -> bool:
         making = shelf.counts[Phase.MAKING]
-        room = self.counts[Phase.MAKING] < self.config.max_creating and shelf.counts.total() < self.config.shelf_room
+        room = self.counts[Phase.MAKING] < self.config.max_creating and shelf.size < self.config.shelf_room
         return room and shelf.breaker.permits(now, making)
 
     def _lacks_room(self, shelf: Shelf, now: float) -> bool:
@@ -266,8 +268,9 @@ class Placement:
         return True
 
     def _prefetch(self, now: float) -> None:
-        for shelf in self.shelves.values():
+        for shelf in self.shelves.values() if self.config.min_warm else ():
             if self._kept_warm(shelf, now):
+                shelf.slow = _slow(shelf, now)
                 ready = len(shelf.idle) + shelf.under_way - len(shelf.waiting)
                 while ready < self.config.min_warm and self._makes(shelf, now):
                     ready += 1
@@ -276,12 +279,16 @@ class Placement:
         return bool(self.config.min_warm) and now - shelf.asked_at < self.config.idle_ttl_s
 
     def _expire(self, now: float) -> None:
+        if now < self._nothing_expires_before:
+            return
+        self._nothing_expires_before = float("inf")
         for shelf in self.shelves.values():
-            if shelf.idle:
-                due = [box for box, moment in zip(shelf.idle, self._expiries(shelf), strict=True) if moment <= now]
-                for box in due:
+            for box, moment in list(zip(shelf.idle, self._expiries(shelf), strict=True)):
+                if moment <= now:
                     shelf.idle.remove(box)
                     self._evict(box)
+                else:
+                    self._nothing_expires_before = min(self._nothing_expires_before, moment)
 
     def _expiries(self, shelf: Shelf) -> Iterator[float]:
         """When each idle box expires, in the order of the shelf."""
@@ -300,6 +307,9 @@ class Placement:
         box.idle_since = now
         self._move(box, Phase.IDLE)
         box.shelf.idle.append(box)
+        # A box that is wanted again expires later than was thought, never earlier.
+        expires = min(now + self.config.idle_ttl_s, box.made_at + box.shelf.max_age_s)
+        self._nothing_expires_before = min(self._nothing_expires_before, expires)
 
     def _evict(self, box: Box) -> None:
         self.books["evictions"] += 1
@@ -316,8 +326,11 @@ class Placement:
             self.counts[box.phase] -= 1
             box.shelf.counts[box.phase] -= 1
             box.shelf.resetting.pop(box, None)
+        else:
+            box.shelf.size += 1
         if phase is None:
             self.boxes.discard(box)
+            box.shelf.size -= 1
             return
         self.boxes.add(box)
         box.phase = phase
@@ -339,8 +352,12 @@ class Placement:
         """A shelf with nothing on it goes, unless it remembers failures or is to be kept warm."""
         for shelf in list(self.shelves.values()):
             remembers = shelf.breaker.failed and now < shelf.breaker.retry_at + self.config.breaker_s
-            if not (shelf.counts.total() or shelf.waiting or remembers or self._kept_warm(shelf, now)):
+            if not (shelf.size or shelf.waiting or remembers or self._kept_warm(shelf, now)):
                 del self.shelves[shelf.key]
+
+
+def _slow(shelf: Shelf, now: float) -> int:
+    return sum(1 for _ in takewhile(lambda since: now >= since + _SLOW_RESET_S, shelf.resetting.values()))
 
 
 def _turn(shelf: Shelf, reserved: int) -> int | None:

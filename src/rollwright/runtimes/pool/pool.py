@@ -92,6 +92,7 @@ class RuntimePool:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._wakes: dict[Ticket, asyncio.Future[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._arming = False
         self._closing: asyncio.Task[None] | None = None
         self._leases = 0
         self._claims_s = LogHistogram()
@@ -210,10 +211,14 @@ class RuntimePool:
             wake = self._wakes.get(ticket)
             if wake is not None and not wake.done():
                 wake.set_result(None)
-        self._arm()
+        if not self._arming:
+            # Once for all that happens in this turn of the loop.
+            self._arming = True
+            asyncio.get_running_loop().call_soon(self._arm)
 
     def _arm(self) -> None:
         """See to it that time passes for placement too."""
+        self._arming = False
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
