@@ -38,6 +38,7 @@ def engine_socket():
     elif _answers(address_of().path):
         asyncio.run(_import_image(address_of().path, tools))
         yield address_of().path
+        asyncio.run(_remove_image(address_of().path))
     else:
         pytest.skip(f"no engine answers at {address_of()}, and only root can start dockerd here, if it is installed")
 
@@ -52,12 +53,16 @@ def make(engine_socket, journal, tmp_path, monkeypatch):
     """Makes boxes, and sees at the end that the engine and the journal have none left."""
     monkeypatch.setenv("ROLLWRIGHT_CACHE_DIR", str(tmp_path / "cache"))
 
+    made = []
+
     def make_box(**settings):
         config = DockerConfig(**{"image": IMAGE, "socket": engine_socket, "memory_mb": 256, **settings})
-        return DockerRuntime(config, journal=journal)
+        made.append(DockerRuntime(config, journal=journal))
+        return made[-1]
 
     yield make_box
-    assert asyncio.run(containers(engine_socket)) == []
+    for box in made:
+        assert asyncio.run(containers(engine_socket, f"rollwright.box={box.name}")) == []
     assert list(journal.entries()) == []
 
 
@@ -114,6 +119,14 @@ def _answers(path):
             return b"200" in probe.recv(64)
         except OSError:
             return False
+
+
+async def _remove_image(path):
+    engine = Engine(address_of(path))
+    try:
+        await engine.call("DELETE", f"/images/{IMAGE}", allow=(404,))
+    finally:
+        await engine.close()
 
 
 async def _import_image(path, tools):

@@ -7,8 +7,8 @@ from rollwright.runtimes.docker.api import Engine, address_of
 IMAGE = "rollwright-test:1"
 
 
-async def containers(place, label="rollwright.box"):
-    """Ids of all containers of boxes that the engine has, running or not."""
+async def containers(place, label):
+    """Ids of all containers with this label that the engine has, running or not."""
     engine = Engine(address_of(place))
     try:
         filters = json.dumps({"label": [label]})

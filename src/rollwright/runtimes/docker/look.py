@@ -10,7 +10,7 @@ import hashlib
 import os
 import secrets
 import stat
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from pathlib import Path
 
 from rollwright.runtimes.contract import ExecResult
@@ -20,11 +20,12 @@ from rollwright.wire import RuntimeFault
 
 from .api import Engine
 from .containers import Container
+from .spec import FIRST
 
 Sh = Callable[[str, list[str]], Awaitable[ExecResult]]
 _KINDS = {0: "changed", 1: "added", 2: "deleted"}
 _SLEEP = "sleep 2147483647"
-_FIRST = "sh -c while"
+_SHELL = f"sh -c {FIRST}"
 _LISTEN = "0A"
 _RESOLVER = "0B00007F"
 """127.0.0.11, where the engine itself answers for names, on ports that it chooses anew for each container."""
@@ -60,7 +61,7 @@ def _look_outside(pid: int, places: list[str]) -> BoxState:
         files |= {name: _digest(f"{root}{name}") for name in ("/etc/hosts", "/etc/resolv.conf", "/etc/hostname")}
         tables = "".join(_text(f"/proc/{pid}/net/{table}") for table in ("tcp", "tcp6", "udp", "udp6"))
         mounts = _mounts(_text(f"/proc/{pid}/mountinfo"))
-        return BoxState(files, tuple(sorted(_processes(pid))), _ports(tables), {}, mounts)
+        return BoxState(files, _foreign(_processes(pid)), _ports(tables), {}, mounts)
     except OSError as error:
         raise RuntimeFault(f"could not look at the container: {error}") from error
 
@@ -72,23 +73,20 @@ async def _look_inside(sh: Sh, places: list[str]) -> BoxState:
     if len(parts) != 4 or answer.stdout_dropped:
         raise RuntimeFault(f"the box did not tell its state: {answer.stderr[-500:]!r}")
     commands = [line.strip() for line in parts[0].splitlines() if line.strip()]
-    for own in (_SLEEP, _FIRST):
-        found = next((line for line in commands if line.startswith(own)), None)
-        if found is not None:
-            commands.remove(found)
+    if _SHELL in commands:
+        commands.remove(_SHELL)
     files, place = {}, ""
     for line in parts[3].splitlines():
         if line.endswith(":") and line.startswith("/"):
             place = line[:-1]
         elif line:
             files[f"{place} {line}"] = "there"
-    return BoxState(files, tuple(sorted(commands)), _ports(parts[1]), {}, _mounts(parts[2]))
+    return BoxState(files, _foreign(commands), _ports(parts[1]), {}, _mounts(parts[2]))
 
 
 def _processes(pid: int) -> Iterator[str]:
-    """Command lines of what runs in the process namespace of `pid`, without the two processes of the box itself."""
+    """Command lines of what runs in the process namespace of `pid`, besides itself."""
     space = os.readlink(f"/proc/{pid}/ns/pid")
-    own_sleep = True
     for entry in os.listdir("/proc"):
         if not entry.isdigit() or int(entry) == pid:
             continue
@@ -98,10 +96,17 @@ def _processes(pid: int) -> Iterator[str]:
             words = Path(f"/proc/{entry}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace").strip()
         except OSError:
             continue  # It has ended meanwhile.
-        if words == _SLEEP and own_sleep:
-            own_sleep = False
-        elif words:
+        if words:
             yield words
+
+
+def _foreign(commands: Iterable[str]) -> tuple[str, ...]:
+    """Without the one child of the box's own shell, which is the shell once more until it has become `sleep`."""
+    found = sorted(commands)
+    own = next((words for words in found if words in (_SLEEP, _SHELL)), None)
+    if own is not None:
+        found.remove(own)
+    return tuple(found)
 
 
 def _ports(tables: str) -> tuple[str, ...]:

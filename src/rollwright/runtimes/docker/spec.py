@@ -19,7 +19,7 @@ DOORS = "/run/rollwright"
 """Where the sockets of forwarded addresses are seen in the box, if they go through the file system."""
 
 # The first process of a container adopts orphans. A shell that waits for a child reaps them; a bare `sleep` would not.
-_FIRST = "while :; do sleep 2147483647 & wait $!; done"
+FIRST = "while :; do sleep 2147483647 & wait $!; done"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def container_spec(config: DockerConfig, name: str, token: str, binds: Binds) ->
     return {
         "Image": config.image,
         "Entrypoint": ["sh"],
-        "Cmd": ["-c", _FIRST],
+        "Cmd": ["-c", FIRST],
         "Env": env_words({MARK: f"{token}/0."}),
         "WorkingDir": config.workdir,
         "User": "0",
