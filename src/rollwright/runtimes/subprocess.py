@@ -215,7 +215,8 @@ class SubprocessRuntime:
         """What the next program starts with, for one that is loaded already (see warm/)."""
         place = self._running().workspace
         given = self._admit(env, place)
-        return Seat(given, place, given[MARK], self._limits.numbers(), self.writable_paths, self._confinement.ruleset, LOOKING)
+        limits, rules = self._limits.numbers(), self._confinement.ruleset
+        return Seat(given, place, given[MARK], limits, self.writable_paths, rules, LOOKING)
 
     async def run_seated(
         self, start: Starter, *, env: Mapping[str, str] | None, stdin: bytes, timeout_s: float
