@@ -13,6 +13,7 @@ same time share one census.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import select
 import signal
@@ -190,13 +191,24 @@ def _sight(pid: int) -> Sighting:
             environ = b"\0" + _read_all(fd)
         finally:
             os.close(fd)
-        cwd = os.readlink(f"/proc/{pid}/cwd")
+        cwd = _cwd(pid)
     except PermissionError:
         return Sighting(pid, "", "")
     except (ProcessLookupError, FileNotFoundError):
         return Sighting(pid, "", "", blank=True)
     _, _, tail = environ.partition(f"\0{MARK}=".encode())
     return Sighting(pid, tail.partition(b"\0")[0].decode("ascii", "replace"), cwd, blank=environ == b"\0")
+
+
+def _cwd(pid: int) -> str:
+    """Where a process works; empty where that path is too long to be told. Some program of the host in a very deep
+    directory must not keep every box from ending."""
+    try:
+        return os.readlink(f"/proc/{pid}/cwd")
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        return ""
 
 
 def _read_all(fd: int) -> bytes:
