@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import cast
 
 import msgspec
 
@@ -17,6 +18,8 @@ from .seat import Seats
 from .shared import run_shared
 from .stats import stats
 from .zygotes import Unwarm
+
+_seated: dict[type, bool] = {}
 
 
 async def run_warm(
@@ -37,7 +40,8 @@ async def run_warm(
     stats.calls += 1
     loadable = await keeper().look_up(script)
     why = ""
-    if isinstance(runtime, Seats):
+    box = _seats_of(runtime)
+    if box is not None:
         try:
             await keeper().zygote(loadable)
         except Unwarm as refusal:
@@ -45,11 +49,10 @@ async def run_warm(
     else:
         why = "no seats"
     async with (slots or default_slots()).take() as queue_s:
-        if not why:
-            assert isinstance(runtime, Seats)
+        if box is not None and not why:
             run = run_shared if shared else run_forked
             try:
-                result = await run(runtime, loadable, args, env=env, stdin=stdin, timeout_s=timeout_s)
+                result = await run(box, loadable, args, env=env, stdin=stdin, timeout_s=timeout_s)
                 _count(shared=shared)
                 return msgspec.structs.replace(result, queue_s=queue_s)
             except Unwarm as refusal:
@@ -57,6 +60,14 @@ async def run_warm(
         stats.cold[why] += 1
         result = await run_cold(runtime, loadable.python, script, args, env=env, stdin=stdin, timeout_s=timeout_s)
     return msgspec.structs.replace(result, queue_s=queue_s)
+
+
+def _seats_of(runtime: Runtime) -> Seats | None:
+    """The box as one that has seats. Asked of its type once: `isinstance` of a protocol costs more than the rest."""
+    kind = type(runtime)
+    if kind not in _seated:
+        _seated[kind] = isinstance(runtime, Seats)
+    return cast(Seats, runtime) if _seated[kind] else None
 
 
 def _count(*, shared: bool) -> None:

@@ -147,7 +147,11 @@ _keepers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Keeper] = weakref
 
 def keeper() -> Keeper:
     """The one of the running loop."""
-    return _keepers.setdefault(asyncio.get_running_loop(), Keeper())
+    loop = asyncio.get_running_loop()
+    found = _keepers.get(loop)
+    if found is None:
+        found = _keepers[loop] = Keeper()
+    return found
 
 
 def _digest(path: str) -> str:
