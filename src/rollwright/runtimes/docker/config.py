@@ -21,7 +21,7 @@ class Network(StrEnum):
 
 
 class DockerConfig(RuntimeConfig, frozen=True, kw_only=True, tag_field="kind", tag="docker"):
-    """A container of a Docker-compatible engine. The image needs `sh`, `sleep`, `cat`, `mkdir` and `grep`."""
+    """A container of a Docker-compatible engine. The image needs `sh`, `sleep`, `cat`, `mkdir`, `grep` and `tr`."""
 
     image: str = "python:3.11-slim"
     """What the box is made of; scripts run with its `python3`."""
