@@ -69,9 +69,10 @@ async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, con
             async with asyncio.TaskGroup() as ways:
                 ways.create_task(_pour(reader, far_writer))
                 ways.create_task(_pour(far_reader, writer))
-        finally:
-            far_writer.transport.abort() if not far_writer.is_closing() else None
-            far_writer.close()
+        except BaseException:
+            far_writer.transport.abort()
+            raise
+        far_writer.close()  # What is still on its way is sent before.
     writer.close()
 
 
