@@ -97,7 +97,15 @@ def _own_engine(tools):
         except subprocess.TimeoutExpired:
             daemon.kill()
             daemon.wait(10)
+        _unmount_below(place)
         shutil.rmtree(place, ignore_errors=True)
+
+
+def _unmount_below(place):
+    """The engine leaves the network namespace mounted that it lent to containers of the host's network."""
+    points = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
+    for point in sorted((point for point in points if point.startswith(f"{place}/")), reverse=True):
+        subprocess.run(["umount", point], check=False)
 
 
 def _await_up(daemon, path, log):
