@@ -21,8 +21,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 def missing():
     """Why no such box can be had here; empty where it can."""
-    if not shutil.which("unshare") or not shutil.which("nsenter"):
-        return "unshare and nsenter (util-linux) are not here"
+    if not all(map(shutil.which, ("unshare", "nsenter", "setpriv"))):
+        return "unshare, nsenter and setpriv (util-linux) are not here"
     probe = subprocess.run(
         ["unshare", "--mount", "--pid", "--net", "--fork", "--mount-proc", "mount", "-t", "tmpfs", "tmpfs", "/mnt"],
         capture_output=True,
@@ -39,7 +39,8 @@ class NsBox:
         others = 'while read -r from to rest; do case $to in /tmp/*|/var/*|/run/*) umount -l "$to";; esac; done'
         inside = f"{others} < /proc/mounts; mount -t tmpfs tmpfs /mnt && echo up && exec sleep 1000000"
         self._holder = await asyncio.create_subprocess_exec(
-            *["unshare", "--mount", "--pid", "--net", "--fork", "--kill-child", "--mount-proc", "sh", "-c", inside],
+            *["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--net", "--fork", "--kill-child"],
+            *["--mount-proc", "sh", "-c", inside],
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
