@@ -178,7 +178,8 @@ class Generation:
             return await self._link.open(line, {f"RWE_{name}": value for name, value in env.items()})
         except LinkBroken as error:
             await self._end(number)
-            raise RuntimeFault(f"a process could not be opened in box {self.id}: {error}") from error
+            kind = RuntimeLost if self.survived else RuntimeFault  # A box that answers nothing is gone.
+            raise kind(f"a process could not be opened in box {self.id}: {error}") from error
 
     async def _run_script(
         self, argv: Sequence[str], env: Mapping[str, str], stdin: bytes, timeout_s: float
