@@ -160,7 +160,8 @@ class Exec:
         if self._feeding is not None:
             self._feeding.cancel()
         self._heard_out = True
-        self._writer.close()
+        # Closing politely would wait for an ended program to take the rest of its stdin.
+        self._writer.transport.abort()
 
     async def _feed_all(self, data: bytes) -> None:
         if await self.feed(data):
