@@ -110,6 +110,7 @@ def test_no_pickle_in_the_house():
 
 def test_no_full_garbage_collection_in_the_house():
     """Law 15: a full collection stalls the loop for seconds once the heap is large."""
+    scripts = SOURCE / "runtimes" / "warm" / "inside"  # Runs in the process of a script, where there is no loop.
     for path in SOURCE.rglob("*.py"):
         calls = [ast.unparse(node.func) for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
-        assert "gc.collect" not in calls, path
+        assert "gc.collect" not in calls or path.is_relative_to(scripts), path

@@ -1,4 +1,3 @@
-
 """A forked child takes a seat in other namespaces and in a confinement, or the script is run cold."""
 
 import dataclasses

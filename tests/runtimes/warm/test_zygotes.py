@@ -9,6 +9,7 @@ import pytest
 
 from rollwright.runtimes import CpuSlots, Ending, SubprocessConfig, SubprocessRuntime
 from rollwright.runtimes.warm import Care, keeper, stats
+from rollwright.wire import RuntimeFault
 
 from .conftest import runs
 
@@ -50,10 +51,9 @@ async def test_a_dead_zygote_is_replaced(box, script, counted):
     assert (counted.forked, stats.replaced - replaced) == (2, 1)
 
 
-async def test_a_zygote_that_dies_under_a_call_costs_only_the_warmth(box, script, counted):
+async def test_a_zygote_that_dies_under_a_call_does_not_run_it_twice(box, script, counted):
     path = script(
-        "import os, time\nif not os.path.exists('began'):\n    open('began', 'w').write(str(os.getpid()))\n"
-        "    time.sleep(1000)\nprint('answered')"
+        "import os, time\nopen('began', 'a').write(f'{os.getpid()}\\n')\ntime.sleep(1000)",
     )
     call = asyncio.create_task(box.run_script(path, timeout_s=60, warm=True))
     began = Path(box._running().workspace, "began")
@@ -61,9 +61,11 @@ async def test_a_zygote_that_dies_under_a_call_costs_only_the_warmth(box, script
         while not (began.exists() and began.read_text()):
             await asyncio.sleep(0.001)
     os.kill(_only_zygote().pid, signal.SIGKILL)
-    assert (await call).text == "answered\n"
-    assert counted.cold == {"zygote died": 1}
-    assert not runs(int(began.read_text()))
+    with pytest.raises(RuntimeFault, match="cut off in the middle: zygote died"):
+        await call
+    assert counted.cold == {}
+    (pid,) = began.read_text().split()
+    assert not runs(int(pid))
 
 
 async def test_a_worn_out_zygote_is_replaced(box, script, counted):

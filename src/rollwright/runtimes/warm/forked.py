@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from rollwright.runtimes.contract import ExecResult
 from rollwright.runtimes.local import Command, Launch, Quarry, sweep
 from rollwright.runtimes.local.command import KILL_S
+from rollwright.wire import RuntimeFault
 
 from .keeper import keeper
 from .seat import Loadable, Seat, Seats
@@ -60,7 +61,8 @@ async def run_forked(
 ) -> ExecResult:
     """The answer of a forked child; Unwarm where the script has to be run cold instead.
 
-    A child whose zygote died under it is ended with all it started before Unwarm is raised.
+    A child whose zygote died under it is ended with all it started, and raises RuntimeFault: it may have left half of
+    its effects in the box, and to run it again would have them twice.
     """
     zygote = await keeper().zygote(script)
     born: list[tuple[SeatedCommand, Quarry]] = []
@@ -74,9 +76,12 @@ async def run_forked(
 
     result = await box.run_seated(start, env=env, stdin=stdin, timeout_s=timeout_s)
     command, quarry = born[0]
-    if command.offspring.fault:
+    fault = command.offspring.fault
+    if fault:
         await sweep(quarry, within_s=KILL_S)
-        raise Unwarm(command.offspring.fault.partition(":")[0])
+        if command.offspring.ran:
+            raise RuntimeFault(f"{script.path} was cut off in the middle: {fault}")
+        raise Unwarm(fault.partition(":")[0])
     return result
 
 

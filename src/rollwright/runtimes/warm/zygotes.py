@@ -45,7 +45,9 @@ class Offspring:
         self.begun: asyncio.Future[None] = loop.create_future()
         self.pid = 0
         self.fault = ""
-        """Why this was no run of the script, where it was none."""
+        """Why this was no whole run of the script, where it was none."""
+        self.ran = False
+        """Whether the script may have had effects."""
         self._zygote = zygote
         self._call = call
         self._status = 0
@@ -62,6 +64,7 @@ class Offspring:
 
     def on_begun(self, pid: int) -> None:
         self.pid = pid
+        self.ran = True
         _settle(self.begun)
 
     def on_ended(self, status: int) -> None:
@@ -189,6 +192,7 @@ class Zygote:
         elif kind == b"S":
             offspring.on_begun(channel.NUMBER.unpack(body)[0])
         elif kind == b"F":
+            offspring.ran = False
             offspring.fault = "no seat: " + body.decode("utf-8", "replace")
         elif kind == b"E":
             offspring.on_ended(channel.NUMBER.unpack(body)[0])
