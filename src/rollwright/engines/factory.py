@@ -49,12 +49,7 @@ async def _scripted_engine(config: EngineConfig, model: str, images: Images | No
             base_url=server.base_url,
             api_key_env=config.scripted.key_env or "ROLLWRIGHT_SCRIPTED_ENGINE_HAS_NO_KEY",
         )
-        async with RelayEngine(
-            relay,
-            model or "scripted",
-            images=images,
-            obituary=lambda: None if server.alive else f"the scripted engine died; it said: {server.last_words}",
-        ) as engine:
+        async with RelayEngine(relay, model or "scripted", images=images, obituary=server.obituary) as engine:
             yield engine
 
 
