@@ -10,6 +10,7 @@ from rollwright.engines.config import EngineConfig
 from rollwright.harnesses import Limits
 from rollwright.runtimes import SubprocessConfig
 from rollwright.tasks import Taskset
+from rollwright.telemetry import MetricsConfig
 from rollwright.wire import Sampling, UsageError
 
 ALIASES = {
@@ -77,6 +78,8 @@ class EvalSettings(RolloutSettings, frozen=True, kw_only=True, forbid_unknown_fi
     """A rollout with at least this reward counts as passed in pass@k."""
     output: str = ""
     """Directory of the run. Empty: runs/TASKSET--MODEL--TIME."""
+    metrics: MetricsConfig = MetricsConfig()
+    """Where numbers over time go."""
     show: int = 0
     """Whole conversations to print at the end."""
     resume: bool = False
@@ -97,6 +100,7 @@ class EvalSettings(RolloutSettings, frozen=True, kw_only=True, forbid_unknown_fi
             "engine.local.threads",
             "engine.local.parallel",
             "engine.local.start_timeout_s",
+            *(f"metrics.{name}" for name in MetricsConfig.__struct_fields__),
         }
     )
     """Settings that change how fast a run goes and not what comes out: a resumed run may have others."""
