@@ -6,7 +6,8 @@ import socket
 import aiohttp
 import pytest
 
-from rollwright.telemetry import Metrics, MetricsConfig, publishing
+from rollwright.telemetry import Metrics
+from rollwright.telemetry.publishing import MetricsConfig, publishing
 from rollwright.wire import UsageError
 
 

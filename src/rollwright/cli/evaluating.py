@@ -13,7 +13,8 @@ import msgspec
 from rollwright.engines.factory import open_engine
 from rollwright.rollouts import Environment, Evaluation, Recorder
 from rollwright.tasks import hooks_of
-from rollwright.telemetry import LoopLagMonitor, MemoryTrimmer, Metrics, publish_health, publishing, started
+from rollwright.telemetry import LoopLagMonitor, MemoryTrimmer, Metrics, publish_health, started
+from rollwright.telemetry.publishing import publishing
 from rollwright.traces import RunDirectory, read_traces
 from rollwright.wire import Trace, UsageError
 

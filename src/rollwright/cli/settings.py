@@ -10,7 +10,7 @@ from rollwright.engines.config import EngineConfig
 from rollwright.harnesses import Limits
 from rollwright.runtimes import SubprocessConfig
 from rollwright.tasks import Taskset
-from rollwright.telemetry import MetricsConfig
+from rollwright.telemetry.publishing import MetricsConfig
 from rollwright.wire import Sampling, UsageError
 
 ALIASES = {

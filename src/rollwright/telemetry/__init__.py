@@ -17,8 +17,6 @@ from .metrics import Gauge as Gauge
 from .metrics import Histogram as Histogram
 from .metrics import Metrics as Metrics
 from .metrics import MetricsSnapshot as MetricsSnapshot
-from .publishing import MetricsConfig as MetricsConfig
-from .publishing import publishing as publishing
 from .pump import MetricsPump as MetricsPump
 from .pump import Sink as Sink
 from .pump import SinkStats as SinkStats
