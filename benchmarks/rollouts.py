@@ -13,11 +13,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from rollwright.engines.config import RelayConfig
+from rollwright.engines import Engine, RelayConfig
 from rollwright.engines.relay import RelayEngine
 from rollwright.engines.scripted import ScriptedConfig, scripted_process
 from rollwright.rollouts import Environment, Evaluation, Recorder
-from rollwright.tasks import load_tasks, make_taskset
+from rollwright.tasks import Task, Taskset, load_tasks, make_taskset
 from rollwright.telemetry import LoopLagMonitor, peak_rss_bytes, rss_bytes, run, started
 from rollwright.traces import RunDirectory
 
@@ -44,7 +44,9 @@ async def _measure(rollouts: int, concurrency: int, latency_s: float) -> dict[st
                 return await _run(taskset, tasks, per_task, concurrency, engine, Path(directory) / "run")
 
 
-async def _run(taskset, tasks, per_task, concurrency, engine, path) -> dict[str, float]:  # type: ignore[no-untyped-def]
+async def _run(
+    taskset: Taskset, tasks: list[Task], per_task: int, concurrency: int, engine: Engine, path: Path
+) -> dict[str, float]:
     started()
     environment = Environment(taskset)
     with RunDirectory.create(path, {}) as directory:

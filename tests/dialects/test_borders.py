@@ -83,7 +83,7 @@ def test_a_dialect_is_known_by_name():
     ]
     with pytest.raises(UsageError, match="did you mean 'messages'"):
         dialect_named("mesages")
-    with pytest.raises(UsageError, match="chat, responses, messages"):
+    with pytest.raises(UsageError, match="there is chat, messages, responses"):
         dialect_named("zzz")
 
 

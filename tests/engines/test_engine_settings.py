@@ -96,7 +96,9 @@ def test_settings_survive_a_round_trip() -> None:
     assert msgspec.json.decode(msgspec.json.encode(config), type=EngineConfig) == config
 
 
-@pytest.mark.parametrize(("kind", "said"), [("locl", "did you mean 'local'"), ("zzz", "choose one of scripted, local")])
+@pytest.mark.parametrize(
+    ("kind", "said"), [("locl", "did you mean 'local'"), ("zzz", "there is local, relay, scripted")]
+)
 async def test_an_unknown_kind_names_the_nearest(kind: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         async with open_engine(EngineConfig(kind=kind)):  # type: ignore[arg-type]

@@ -14,8 +14,8 @@ from rollwright.engines.factory import open_engine
 from rollwright.rollouts import Environment, Evaluation, Recorder
 from rollwright.runtimes import RuntimePool
 from rollwright.tasks import hooks_of
-from rollwright.telemetry import LoopLagMonitor, MemoryTrimmer, Metrics, MetricsPump, publish_health, started
-from rollwright.telemetry.sinks import JsonlSink
+from rollwright.telemetry import LoopLagMonitor, MemoryTrimmer, Metrics, publish_health, started
+from rollwright.telemetry.publishing import publishing
 from rollwright.traces import RunDirectory, read_traces
 from rollwright.wire import Trace, UsageError
 
@@ -88,8 +88,9 @@ class EvalRun:
         self._books.start()
         started()
         try:
-            pump = MetricsPump(self._metrics(evaluation), [JsonlSink(run.path / "metrics.jsonl")])
-            async with pump, shown(lambda: self._glance(evaluation), self._talk):
+            path = run.path / "metrics.jsonl"
+            publish = publishing(self._metrics(evaluation), self._job.settings.metrics, path, name=run.path.name)
+            async with publish, shown(lambda: self._glance(evaluation), self._talk):
                 await evaluation.run()
         except OSError as error:
             self._refused(run, error)

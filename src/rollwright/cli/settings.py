@@ -10,6 +10,7 @@ from rollwright.engines.config import EngineConfig
 from rollwright.harnesses import Limits
 from rollwright.runtimes import PoolConfig, RuntimeConfig, SubprocessConfig
 from rollwright.tasks import Taskset
+from rollwright.telemetry.publishing import MetricsConfig
 from rollwright.wire import Sampling, UsageError
 
 ALIASES = {
@@ -80,6 +81,8 @@ class EvalSettings(RolloutSettings, frozen=True, kw_only=True, forbid_unknown_fi
     """A rollout with at least this reward counts as passed in pass@k."""
     output: str = ""
     """Directory of the run. Empty: runs/TASKSET--MODEL--TIME."""
+    metrics: MetricsConfig = MetricsConfig()
+    """Where numbers over time go."""
     show: int = 0
     """Whole conversations to print at the end."""
     resume: bool = False
@@ -100,6 +103,7 @@ class EvalSettings(RolloutSettings, frozen=True, kw_only=True, forbid_unknown_fi
             "engine.local.threads",
             "engine.local.parallel",
             "engine.local.start_timeout_s",
+            *(f"metrics.{name}" for name in MetricsConfig.__struct_fields__),
             "runtime.persistent",
             *(f"pool.{name}" for name in PoolConfig.__struct_fields__),
         }

@@ -61,6 +61,20 @@ def read_error(status: int, body: bytes) -> str:
     return message if len(message) <= _MAX_MESSAGE else message[:_MAX_MESSAGE] + "..."
 
 
+class Borders:
+    """What every dialect has at its borders."""
+
+    read_error = staticmethod(read_error)
+    read_key = staticmethod(read_key)
+
+
+class OpenAiBorders(Borders):
+    """Keys and errors of both dialects that are OpenAI's."""
+
+    headers = staticmethod(bearer)
+    write_error = staticmethod(write_openai_error)
+
+
 def raise_engine_error(error: Any) -> NoReturn:
     """Raise what an engine told inside a good stream or a good body."""
     message = _message_in(error) or "the engine reported an error without a message"

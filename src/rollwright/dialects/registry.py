@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from difflib import get_close_matches
 
 from rollwright.wire import UsageError
+from rollwright.wire.hints import hint
 
 from .chat import ChatDialect
 from .contract import Dialect
@@ -21,9 +21,7 @@ DIALECTS: dict[str, Dialect] = {
 def dialect_named(name: str) -> Dialect:
     if name in DIALECTS:
         return DIALECTS[name]
-    near = get_close_matches(name, DIALECTS, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(DIALECTS)}."
-    raise UsageError(f"dialect {name!r} is not known; {hint}")
+    raise UsageError(f"dialect {name!r} is not known; {hint(name, DIALECTS)}")
 
 
 def write_models(names: Sequence[str]) -> bytes:

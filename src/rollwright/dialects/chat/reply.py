@@ -11,8 +11,8 @@ from rollwright.dialects.borders import raise_engine_error
 from rollwright.dialects.jsontext import dumps, new_id, now_s, read
 from rollwright.wire import Finish, Message, ModelCall, ModelReply, Part, Reasoning, Text, ToolCall, Usage, WireError
 
-from .request import call_out
-from .tokens import ExpertsIn, LogprobsIn, TokenGatherer, TokenId, choice_fields, prompt_fields
+from .request import assistant_out
+from .tokens import ChoiceTokensIn, TokenGatherer, TokenId, choice_fields, prompt_fields
 
 FINISHES = {
     "stop": Finish.STOP,
@@ -39,20 +39,22 @@ class CallIn(Struct):
     id: str | None = None
 
 
-class MessageIn(Struct):
+class SaidIn(Struct):
+    """What the model said, whole or a piece of it."""
+
     content: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
     refusal: str | None = None
+
+
+class MessageIn(SaidIn):
     tool_calls: list[CallIn] | None = None
 
 
-class ChoiceIn(Struct):
+class ChoiceIn(ChoiceTokensIn, kw_only=True):
     message: MessageIn
     finish_reason: str | None = None
-    token_ids: list[TokenId] | None = None
-    logprobs: LogprobsIn | None = None
-    routed_experts: ExpertsIn | None = None
 
 
 class UsageIn(Struct):
@@ -60,13 +62,18 @@ class UsageIn(Struct):
     completion_tokens: int | None = None
 
 
-class ReplyIn(Struct):
-    choices: list[ChoiceIn] | None = None
+class AnswerIn(Struct):
+    """What stands around the choices, in a whole reply or in a chunk."""
+
     model: str | None = None
     usage: UsageIn | None = None
     prompt_token_ids: list[TokenId] | None = None
     policy_version: int | None = None
     error: Any = None
+
+
+class ReplyIn(AnswerIn):
+    choices: list[ChoiceIn] | None = None
 
 
 WHAT = "the engine's chat completion"
@@ -83,7 +90,7 @@ def read_reply(body: bytes) -> ModelReply:
     choice = reply.choices[0]
     gatherer = TokenGatherer()
     gatherer.prompt(reply.prompt_token_ids)
-    gatherer.completion(choice.token_ids, choice.logprobs, choice.routed_experts)
+    gatherer.completion(choice)
     return ModelReply(
         message=Message("assistant", _parts(choice.message)),
         finish=read_finish(choice.finish_reason, bool(choice.message.refusal)),
@@ -126,7 +133,7 @@ def usage_out(usage: Usage) -> dict[str, int]:
 def write_reply(reply: ModelReply, call: ModelCall) -> bytes:
     choice: dict[str, Any] = {
         "index": 0,
-        "message": _message_out(reply.message),
+        "message": assistant_out(reply.message, reply.message.text or None),
         "finish_reason": FINISH_WORDS[reply.finish],
         "logprobs": None,
     }
@@ -144,12 +151,3 @@ def write_reply(reply: ModelReply, call: ModelCall) -> bytes:
         choice.update(choice_fields(reply.tokens))
         body.update(prompt_fields(reply.tokens))
     return dumps(body)
-
-
-def _message_out(message: Message) -> dict[str, Any]:
-    out: dict[str, Any] = {"role": "assistant", "content": message.text or (None if message.tool_calls else "")}
-    if message.reasoning:
-        out["reasoning_content"] = message.reasoning
-    if message.tool_calls:
-        out["tool_calls"] = [call_out(call) for call in message.tool_calls]
-    return out

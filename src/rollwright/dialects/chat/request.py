@@ -15,7 +15,8 @@ import msgspec
 from msgspec import Struct
 
 from rollwright.dialects.images import Images, get_data_url, put_data_url
-from rollwright.dialects.jsontext import dumps, loads, read, unknown_fields
+from rollwright.dialects.jsontext import dumps, read
+from rollwright.dialects.requests import read_extra, read_stop, split_heard, write_body, write_content
 from rollwright.wire import (
     Image,
     Message,
@@ -122,13 +123,10 @@ def read_request(body: bytes, images: Images) -> ModelCall:
     request = read(DECODER, body, WHAT)
     if request.n not in (None, 1):
         raise WireError(f"n is {request.n}; one answer per request is served here")
-    extra = unknown_fields(body, KNOWN, WHAT)
+    tools = request.tools or []
+    extra = read_extra(body, KNOWN, [tool.function is not None for tool in tools], WHAT)
     if request.return_token_ids and extra.get("logprobs") is True:
         del extra["logprobs"]
-    tools = request.tools or []
-    if any(tool.function is None for tool in tools):
-        all_tools = loads(body, WHAT)["tools"]
-        extra["tools"] = [raw for raw, tool in zip(all_tools, tools, strict=True) if tool.function is None]
     return ModelCall(
         model=request.model,
         messages=tuple(_message(message, images) for message in request.messages),
@@ -142,13 +140,12 @@ def read_request(body: bytes, images: Images) -> ModelCall:
 
 def _sampling(request: RequestIn) -> Sampling:
     limit = request.max_completion_tokens
-    stop = request.stop or []
     return Sampling(
         temperature=request.temperature,
         top_p=request.top_p,
         max_tokens=request.max_tokens if limit is None else limit,
         seed=request.seed,
-        stop=(stop,) if isinstance(stop, str) else tuple(stop),
+        stop=read_stop(request.stop),
     )
 
 
@@ -191,15 +188,9 @@ def _part(part: TextPart | ImagePart | RefusalPart, images: Images) -> Text | Im
 
 
 def write_request(call: ModelCall, images: Images) -> bytes:
-    body = {name: value for name, value in call.extra.items() if name != "tools"}
-    body["model"] = call.model
-    body["messages"] = [out for message in call.messages for out in _messages_out(message, images)]
-    tools = [*(_tool_out(tool) for tool in call.tools), *call.extra.get("tools", ())]
-    if tools:
-        body["tools"] = tools
-    _write_sampling(body, call.sampling)
+    messages = [out for message in call.messages for out in _messages_out(message, images)]
+    body = write_body(call, {"messages": messages}, _tool_out, _sampling_out(call))
     if call.stream:
-        body["stream"] = True
         # Without this the answer's last event has no usage, and our books would say zero.
         options = body.get("stream_options")
         body["stream_options"] = {**(options if isinstance(options, dict) else {}), "include_usage": True}
@@ -208,16 +199,16 @@ def write_request(call: ModelCall, images: Images) -> bytes:
     return dumps(body)
 
 
-def _write_sampling(body: dict[str, Any], sampling: Sampling) -> None:
-    limit_name = "max_completion_tokens" if "max_completion_tokens" in body else "max_tokens"
-    fields = {
+def _sampling_out(call: ModelCall) -> dict[str, Any]:
+    sampling = call.sampling
+    limit_name = "max_completion_tokens" if "max_completion_tokens" in call.extra else "max_tokens"
+    return {
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         limit_name: sampling.max_tokens,
         "seed": sampling.seed,
         "stop": list(sampling.stop) or None,
     }
-    body.update((name, value) for name, value in fields.items() if value is not None)
 
 
 def _tool_out(tool: ToolSpec) -> dict[str, Any]:
@@ -231,43 +222,30 @@ def _tool_out(tool: ToolSpec) -> dict[str, Any]:
 
 def _messages_out(message: Message, images: Images) -> Iterator[dict[str, Any]]:
     if message.role == "assistant":
-        yield assistant_out(message, images)
+        spoken = [part for part in message.parts if isinstance(part, Text | Image)]
+        yield assistant_out(message, write_content(spoken, _part_out, images) if spoken else None)
         return
-    content: list[Text | Image] = []
-    for part in message.parts:
-        if isinstance(part, ToolResult):
-            yield {"role": "tool", "tool_call_id": part.call_id, "content": _content_out(part.content, images)}
-        elif isinstance(part, Text | Image):
-            content.append(part)
-        else:
-            raise WireError(f"a {message.role} message cannot hold a {type(part).__name__}")
-    if message.role == "tool":
-        if content:
-            raise WireError("a tool message holds tool results and nothing else")
-    elif content or not message.parts:
-        yield {"role": message.role, "content": _content_out(tuple(content), images)}
+    results, content = split_heard(message)
+    for result in results:
+        told = write_content(result.content, _part_out, images)
+        yield {"role": "tool", "tool_call_id": result.call_id, "content": told}
+    if content is not None:
+        yield {"role": message.role, "content": write_content(content, _part_out, images)}
 
 
-def assistant_out(message: Message, images: Images) -> dict[str, Any]:
-    spoken = tuple(part for part in message.parts if isinstance(part, Text | Image))
+def assistant_out(message: Message, content: str | list[dict[str, Any]] | None) -> dict[str, Any]:
+    """What the model said. Only calls can stand without content, so None is an empty text where there are none."""
     calls = message.tool_calls
-    out: dict[str, Any] = {"role": "assistant"}
-    out["content"] = _content_out(spoken, images) if spoken else (None if calls else "")
+    out: dict[str, Any] = {"role": "assistant", "content": "" if content is None and not calls else content}
     if message.reasoning:
         out["reasoning_content"] = message.reasoning
     if calls:
-        out["tool_calls"] = [call_out(call) for call in calls]
+        out["tool_calls"] = [_call_out(call) for call in calls]
     return out
 
 
-def call_out(call: ToolCall) -> dict[str, Any]:
+def _call_out(call: ToolCall) -> dict[str, Any]:
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-
-
-def _content_out(content: tuple[Text | Image, ...], images: Images) -> str | list[dict[str, Any]]:
-    if len(content) == 1 and isinstance(content[0], Text):
-        return content[0].text
-    return [_part_out(part, images) for part in content]
 
 
 def _part_out(part: Text | Image, images: Images) -> dict[str, Any]:

@@ -10,11 +10,12 @@ from msgspec import Struct
 
 from rollwright.dialects.borders import openai_error, raise_engine_error
 from rollwright.dialects.jsontext import dumps, new_id, now_s, read, string
-from rollwright.dialects.sse import SseReader, sse
+from rollwright.dialects.sse import sse
+from rollwright.dialects.streaming import SseStreamReader
 from rollwright.wire import End, Event, Finish, ModelCall, ReasoningDelta, TextDelta, ToolCallDelta, Usage, WireError
 
-from .reply import FINISH_WORDS, UsageIn, read_finish, read_usage, usage_out
-from .tokens import ExpertsIn, LogprobsIn, TokenGatherer, TokenId, choice_fields, prompt_fields
+from .reply import FINISH_WORDS, AnswerIn, SaidIn, read_finish, read_usage, usage_out
+from .tokens import ChoiceTokensIn, TokenGatherer, choice_fields, prompt_fields
 
 
 class FunctionIn(Struct, frozen=True):
@@ -28,30 +29,18 @@ class CallIn(Struct):
     function: FunctionIn = FunctionIn()
 
 
-class DeltaIn(Struct):
-    content: str | None = None
-    reasoning_content: str | None = None
-    reasoning: str | None = None
-    refusal: str | None = None
+class DeltaIn(SaidIn):
     tool_calls: list[CallIn] | None = None
 
 
-class ChoiceIn(Struct):
+class ChoiceIn(ChoiceTokensIn):
     index: int = 0
     delta: DeltaIn | None = None
     finish_reason: str | None = None
-    token_ids: list[TokenId] | None = None
-    logprobs: LogprobsIn | None = None
-    routed_experts: ExpertsIn | None = None
 
 
-class ChunkIn(Struct):
+class ChunkIn(AnswerIn):
     choices: list[ChoiceIn] | None = None
-    model: str | None = None
-    usage: UsageIn | None = None
-    prompt_token_ids: list[TokenId] | None = None
-    policy_version: int | None = None
-    error: Any = None
 
 
 WHAT = "a chunk of the engine's stream"
@@ -59,9 +48,9 @@ DECODER = msgspec.json.Decoder(ChunkIn)
 DONE = b"[DONE]"
 
 
-class ChatStreamReader:
+class ChatStreamReader(SseStreamReader):
     def __init__(self) -> None:
-        self._sse = SseReader()
+        super().__init__()
         self._gatherer = TokenGatherer()
         self._finish: Finish | None = None
         self._refused = False
@@ -71,22 +60,12 @@ class ChatStreamReader:
         self._tools: dict[str, int] = {}
         """Index by id, for engines that send no index."""
         self._last_tool = -1
-        self._ended = False
 
-    def feed(self, chunk: bytes) -> list[Event]:
-        events: list[Event] = []
-        for payload in self._sse.feed(chunk):
-            if self._ended:
-                break
-            if payload.strip() == DONE:
-                events.append(self._end())
-            else:
-                self._read(read(DECODER, payload, WHAT), events)
-        return events
-
-    def close(self) -> None:
-        if not self._ended:
-            raise WireError("the stream was cut before its end")
+    def _read(self, payload: bytes, events: list[Event]) -> None:
+        if payload.strip() == DONE:
+            events.append(self._end())
+        else:
+            self._read_chunk(read(DECODER, payload, WHAT), events)
 
     def _end(self) -> End:
         if self._finish is None:
@@ -94,7 +73,7 @@ class ChatStreamReader:
         self._ended = True
         return End(self._finish, self._usage, self._gatherer.tokens(), self._policy_version, self._model)
 
-    def _read(self, chunk: ChunkIn, events: list[Event]) -> None:
+    def _read_chunk(self, chunk: ChunkIn, events: list[Event]) -> None:
         if chunk.error is not None:
             raise_engine_error(chunk.error)
         self._model = chunk.model or self._model
@@ -109,8 +88,7 @@ class ChatStreamReader:
     def _read_choice(self, choice: ChoiceIn, events: list[Event]) -> None:
         if choice.delta is not None:
             self._read_delta(choice.delta, events)
-        if choice.token_ids is not None or choice.logprobs is not None or choice.routed_experts is not None:
-            self._gatherer.completion(choice.token_ids, choice.logprobs, choice.routed_experts)
+        self._gatherer.completion(choice)
         if choice.finish_reason is not None:
             self._finish = read_finish(choice.finish_reason, self._refused)
 

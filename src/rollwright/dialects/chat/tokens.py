@@ -38,6 +38,14 @@ class ExpertsIn(Struct):
     data: str
 
 
+class ChoiceTokensIn(Struct):
+    """The token fields of a choice, in a whole reply or in a chunk."""
+
+    token_ids: list[TokenId] | None = None
+    logprobs: LogprobsIn | None = None
+    routed_experts: ExpertsIn | None = None
+
+
 class TokenGatherer:
     """Collects the token fields of one answer, from one body or from many chunks."""
 
@@ -52,14 +60,14 @@ class TokenGatherer:
         if ids is not None:
             self._prompt = ids
 
-    def completion(self, ids: list[int] | None, logprobs: LogprobsIn | None, experts: ExpertsIn | None) -> None:
-        if ids is not None:
+    def completion(self, choice: ChoiceTokensIn) -> None:
+        if choice.token_ids is not None:
             self._sampled = True
-            self._ids.extend(ids)
-        if logprobs is not None and logprobs.content:
-            self._logprobs.extend([entry.logprob for entry in logprobs.content])
-        if experts is not None:
-            self._routing = read_routing(experts)
+            self._ids.extend(choice.token_ids)
+        if choice.logprobs is not None and choice.logprobs.content:
+            self._logprobs.extend([entry.logprob for entry in choice.logprobs.content])
+        if choice.routed_experts is not None:
+            self._routing = read_routing(choice.routed_experts)
 
     def tokens(self) -> CallTokens | None:
         """Nothing, unless both the prompt's ids and the answer's came: half of a sequence proves nothing."""

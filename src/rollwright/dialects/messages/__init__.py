@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rollwright.dialects import borders
+from rollwright.dialects.borders import Borders, error_kind
 from rollwright.dialects.jsontext import dumps
 
 from .reply import error_out, read_reply, write_reply
@@ -13,12 +13,10 @@ from .stream import MessagesStreamReader, MessagesStreamWriter
 VERSION = "2023-06-01"
 
 
-class MessagesDialect:
+class MessagesDialect(Borders):
     name = "messages"
     path = "/v1/messages"
 
-    read_error = staticmethod(borders.read_error)
-    read_key = staticmethod(borders.read_key)
     read_reply = staticmethod(read_reply)
     read_request = staticmethod(read_request)
     stream_reader = MessagesStreamReader
@@ -31,4 +29,4 @@ class MessagesDialect:
         return {"x-api-key": key, **version} if key else version
 
     def write_error(self, status: int, message: str, kind: str = "") -> bytes:
-        return dumps(error_out(message, kind or borders.error_kind(status)))
+        return dumps(error_out(message, kind or error_kind(status)))

@@ -16,6 +16,7 @@ from msgspec import Raw, Struct
 
 from rollwright.dialects.images import Images, get_base64, put_base64
 from rollwright.dialects.jsontext import json_object, raw_text
+from rollwright.dialects.requests import write_content
 from rollwright.wire import (
     Delta,
     Image,
@@ -145,12 +146,6 @@ def redacted_data(signature: str) -> str | None:
     return signature.removeprefix(_REDACTED) if signature.startswith(_REDACTED) else None
 
 
-def write_content(parts: tuple[Part, ...], images: Images) -> str | list[dict[str, Any]]:
-    if len(parts) == 1 and isinstance(parts[0], Text):
-        return parts[0].text
-    return [write_part(part, images) for part in parts]
-
-
 def write_part(part: Part, images: Images) -> dict[str, Any]:
     if isinstance(part, Image):
         source = {"type": "base64", "media_type": part.media_type, "data": get_base64(images, part)}
@@ -187,7 +182,7 @@ def _write_input(arguments: str) -> Any:
 def _write_result(result: ToolResult, images: Images) -> dict[str, Any]:
     out: dict[str, Any] = {"type": "tool_result", "tool_use_id": result.call_id}
     if result.content:
-        out["content"] = write_content(result.content, images)
+        out["content"] = write_content(result.content, write_part, images)
     if result.is_error:
         out["is_error"] = True
     return out

@@ -16,7 +16,8 @@ import msgspec
 from msgspec import Struct
 
 from rollwright.dialects.images import Images
-from rollwright.dialects.jsontext import dumps, loads, read, unknown_fields
+from rollwright.dialects.jsontext import dumps, read
+from rollwright.dialects.requests import read_extra, write_body, write_content
 from rollwright.wire import Message, ModelCall, Part, Sampling, Text, ToolResult, ToolSpec, WireError
 
 from .blocks import (
@@ -28,7 +29,6 @@ from .blocks import (
     ToolResultBlock,
     ToolUseBlock,
     read_block,
-    write_content,
     write_part,
 )
 
@@ -77,11 +77,7 @@ KNOWN = frozenset(RequestIn.__struct_fields__)
 
 def read_request(body: bytes, images: Images) -> ModelCall:
     request = read(DECODER, body, WHAT)
-    extra = unknown_fields(body, KNOWN, WHAT)
     tools = request.tools or []
-    if not all(tool.is_function for tool in tools):
-        all_tools = loads(body, WHAT)["tools"]
-        extra["tools"] = [raw for raw, tool in zip(all_tools, tools, strict=True) if not tool.is_function]
     return ModelCall(
         model=request.model,
         messages=(*_system(request), *(part for message in request.messages for part in _messages(message, images))),
@@ -98,7 +94,7 @@ def read_request(body: bytes, images: Images) -> ModelCall:
             stop=tuple(request.stop_sequences or ()),
         ),
         stream=bool(request.stream),
-        extra=extra,
+        extra=read_extra(body, KNOWN, [tool.is_function for tool in tools], WHAT),
     )
 
 
@@ -135,19 +131,12 @@ def _parts(message: MessageIn, images: Images) -> tuple[Part, ...]:
 
 
 def write_request(call: ModelCall, images: Images) -> bytes:
-    body = {name: value for name, value in call.extra.items() if name != "tools"}
     messages = list(call.messages)
-    body["model"] = call.model
+    conversation: dict[str, Any] = {}
     if messages and messages[0].role == "system":
-        body["system"] = write_content(messages.pop(0).parts, images)
-    body["messages"] = _turns(messages, images)
-    tools = [*(_tool_out(tool) for tool in call.tools), *call.extra.get("tools", ())]
-    if tools:
-        body["tools"] = tools
-    _write_sampling(body, call.sampling)
-    if call.stream:
-        body["stream"] = True
-    return dumps(body)
+        conversation["system"] = write_content(messages.pop(0).parts, write_part, images)
+    conversation["messages"] = _turns(messages, images)
+    return dumps(write_body(call, conversation, _tool_out, _sampling_out(call.sampling)))
 
 
 def _turns(messages: list[Message], images: Images) -> list[dict[str, Any]]:
@@ -163,7 +152,7 @@ def _turns(messages: list[Message], images: Images) -> list[dict[str, Any]]:
             answers += [write_part(part, images) for part in message.parts]
             answers = None
         else:
-            turns.append({"role": message.role, "content": write_content(message.parts, images)})
+            turns.append({"role": message.role, "content": write_content(message.parts, write_part, images)})
             answers = None
     return turns
 
@@ -181,12 +170,11 @@ def _tool_out(tool: ToolSpec) -> dict[str, Any]:
     return out
 
 
-def _write_sampling(body: dict[str, Any], sampling: Sampling) -> None:
-    body["max_tokens"] = DEFAULT_MAX_TOKENS if sampling.max_tokens is None else sampling.max_tokens
-    fields = {
+def _sampling_out(sampling: Sampling) -> dict[str, Any]:
+    return {
+        "max_tokens": DEFAULT_MAX_TOKENS if sampling.max_tokens is None else sampling.max_tokens,
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "stop_sequences": list(sampling.stop) or None,
         "seed": sampling.seed,
     }
-    body.update((name, value) for name, value in fields.items() if value is not None)

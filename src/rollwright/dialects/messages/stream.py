@@ -11,7 +11,8 @@ from msgspec import Raw, Struct
 
 from rollwright.dialects.borders import raise_engine_error
 from rollwright.dialects.jsontext import dumps, read, string
-from rollwright.dialects.sse import SseReader, sse
+from rollwright.dialects.sse import sse
+from rollwright.dialects.streaming import SseStreamReader
 from rollwright.dialects.toolorder import ToolOrder
 from rollwright.wire import End, Event, ModelCall, ReasoningDelta, TextDelta, ToolCallDelta, Usage, WireError
 
@@ -60,9 +61,9 @@ DECODER = msgspec.json.Decoder(EventIn)
 _SKIPPED_DELTAS = frozenset({"citations_delta"})
 
 
-class MessagesStreamReader:
+class MessagesStreamReader(SseStreamReader):
     def __init__(self) -> None:
-        self._sse = SseReader()
+        super().__init__()
         self._tools: dict[int, int] = {}
         """Which tool call a block is."""
         self._whole_input: dict[int, str] = {}
@@ -71,22 +72,10 @@ class MessagesStreamReader:
         self._stop_reason: str | None = None
         self._model = ""
         self._policy_version = 0
-        self._ended = False
 
-    def feed(self, chunk: bytes) -> list[Event]:
-        events: list[Event] = []
-        for payload in self._sse.feed(chunk):
-            if self._ended:
-                break
-            self._read(read(DECODER, payload, WHAT), events)
-        return events
-
-    def close(self) -> None:
-        if not self._ended:
-            raise WireError("the stream was cut before its end")
-
-    def _read(self, event: EventIn, events: list[Event]) -> None:
+    def _read(self, payload: bytes, events: list[Event]) -> None:
         """Kinds of events that we do not know are skipped, as the API asks its clients to do."""
+        event = read(DECODER, payload, WHAT)
         kind = event.type
         if kind == "content_block_delta" and event.delta is not None:
             self._read_delta(event.index, event.delta, events)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rollwright.dialects import borders
+from rollwright.dialects.borders import OpenAiBorders
 
 from .reader import ResponsesStreamReader
 from .reply import read_reply, write_reply
@@ -10,17 +10,13 @@ from .request import read_request, write_request
 from .writer import ResponsesStreamWriter
 
 
-class ResponsesDialect:
+class ResponsesDialect(OpenAiBorders):
     name = "responses"
     path = "/v1/responses"
 
-    headers = staticmethod(borders.bearer)
-    read_error = staticmethod(borders.read_error)
-    read_key = staticmethod(borders.read_key)
     read_reply = staticmethod(read_reply)
     read_request = staticmethod(read_request)
     stream_reader = ResponsesStreamReader
     stream_writer = ResponsesStreamWriter
-    write_error = staticmethod(borders.write_openai_error)
     write_reply = staticmethod(write_reply)
     write_request = staticmethod(write_request)

@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from rollwright.dialects.images import Images, get_data_url, put_data_url
 from rollwright.dialects.jsontext import new_id
+from rollwright.dialects.requests import split_heard, write_content
 from rollwright.wire import Image, Message, Part, Reasoning, Role, Text, ToolCall, ToolResult, WireError
 
 TEXT_TYPES = frozenset({"input_text", "output_text", "text", "summary_text", "reasoning_text"})
@@ -113,20 +114,12 @@ def write_items(message: Message, images: Images) -> Iterator[dict[str, Any]]:
     if message.role == "assistant":
         yield from _write_said(message)
         return
-    content: list[Text | Image] = []
-    for part in message.parts:
-        if isinstance(part, ToolResult):
-            output = _write_content(part.content, images)
-            yield {"type": "function_call_output", "call_id": part.call_id, "output": output}
-        elif isinstance(part, Text | Image):
-            content.append(part)
-        else:
-            raise WireError(f"a {message.role} message cannot hold a {type(part).__name__}")
-    if message.role == "tool":
-        if content:
-            raise WireError("a tool message holds tool results and nothing else")
-    elif content or not message.parts:
-        yield {"type": "message", "role": message.role, "content": _write_content(tuple(content), images)}
+    results, content = split_heard(message)
+    for result in results:
+        output = write_content(result.content, _write_part, images)
+        yield {"type": "function_call_output", "call_id": result.call_id, "output": output}
+    if content is not None:
+        yield {"type": "message", "role": message.role, "content": write_content(content, _write_part, images)}
 
 
 def _write_said(message: Message) -> Iterator[dict[str, Any]]:
@@ -155,12 +148,6 @@ def _write_reasoning(part: Reasoning) -> dict[str, Any]:
     else:
         item["content"] = [{"type": "reasoning_text", "text": part.text}]
     return item
-
-
-def _write_content(content: tuple[Text | Image, ...], images: Images) -> str | list[dict[str, Any]]:
-    if len(content) == 1 and isinstance(content[0], Text):
-        return content[0].text
-    return [_write_part(part, images) for part in content]
 
 
 def _write_part(part: Text | Image, images: Images) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from rollwright.dialects.borders import raise_engine_error
 from rollwright.dialects.jsontext import read
-from rollwright.dialects.sse import SseReader
+from rollwright.dialects.streaming import SseStreamReader
 from rollwright.wire import Event, ReasoningDelta, TextDelta, ToolCallDelta, WireError
 
 from .items import ItemIn, reasoning_text
@@ -38,30 +38,18 @@ _REASONING = frozenset({"response.reasoning_text.delta", "response.reasoning_sum
 _ENDS = frozenset({"response.completed", "response.incomplete", "response.failed"})
 
 
-class ResponsesStreamReader:
+class ResponsesStreamReader(SseStreamReader):
     def __init__(self) -> None:
-        self._sse = SseReader()
+        super().__init__()
         self._tools: dict[int, int] = {}
         """Which tool call an output item is."""
         self._told: set[int] = set()
         """Output items of which a delta came."""
         self._refused = False
-        self._ended = False
 
-    def feed(self, chunk: bytes) -> list[Event]:
-        events: list[Event] = []
-        for payload in self._sse.feed(chunk):
-            if self._ended:
-                break
-            self._read(read(DECODER, payload, WHAT), events)
-        return events
-
-    def close(self) -> None:
-        if not self._ended:
-            raise WireError("the stream was cut before its end")
-
-    def _read(self, event: EventIn, events: list[Event]) -> None:
+    def _read(self, payload: bytes, events: list[Event]) -> None:
         """Most kinds repeat what deltas said, and are skipped like those that we do not know."""
+        event = read(DECODER, payload, WHAT)
         kind = event.type
         if kind in _TEXT:
             self._refused = self._refused or kind == "response.refusal.delta"

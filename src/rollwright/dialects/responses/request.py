@@ -14,7 +14,8 @@ import msgspec
 from msgspec import Struct
 
 from rollwright.dialects.images import Images
-from rollwright.dialects.jsontext import dumps, loads, read, unknown_fields
+from rollwright.dialects.jsontext import dumps, read
+from rollwright.dialects.requests import read_extra, read_stop, write_body
 from rollwright.wire import Message, ModelCall, Sampling, Text, ToolSpec, WireError
 
 from .items import ItemIn, read_items, write_items
@@ -50,12 +51,7 @@ def read_request(body: bytes, images: Images) -> ModelCall:
     request = read(DECODER, body, WHAT)
     if request.previous_response_id is not None:
         raise WireError("previous_response_id is not kept here; send the whole conversation as input")
-    extra = unknown_fields(body, KNOWN, WHAT)
     tools = request.tools or []
-    if any(tool.type != "function" for tool in tools):
-        all_tools = loads(body, WHAT)["tools"]
-        extra["tools"] = [raw for raw, tool in zip(all_tools, tools, strict=True) if tool.type != "function"]
-    stop = request.stop or []
     return ModelCall(
         model=request.model,
         messages=tuple(_messages(request, images)),
@@ -65,10 +61,10 @@ def read_request(body: bytes, images: Images) -> ModelCall:
             top_p=request.top_p,
             max_tokens=request.max_output_tokens,
             seed=request.seed,
-            stop=(stop,) if isinstance(stop, str) else tuple(stop),
+            stop=read_stop(request.stop),
         ),
         stream=bool(request.stream),
-        extra=extra,
+        extra=read_extra(body, KNOWN, [tool.type == "function" for tool in tools], WHAT),
     )
 
 
@@ -88,20 +84,13 @@ def _spec(tool: ToolSpecIn) -> ToolSpec:
 
 
 def write_request(call: ModelCall, images: Images) -> bytes:
-    body = {name: value for name, value in call.extra.items() if name != "tools"}
     messages = list(call.messages)
-    body["model"] = call.model
+    conversation: dict[str, Any] = {}
     if (instructions := _instructions(messages)) is not None:
-        body["instructions"] = instructions
+        conversation["instructions"] = instructions
         del messages[0]
-    body["input"] = [item for message in messages for item in write_items(message, images)]
-    tools = [*(tool_out(tool) for tool in call.tools), *call.extra.get("tools", ())]
-    if tools:
-        body["tools"] = tools
-    _write_sampling(body, call.sampling)
-    if call.stream:
-        body["stream"] = True
-    return dumps(body)
+    conversation["input"] = [item for message in messages for item in write_items(message, images)]
+    return dumps(write_body(call, conversation, tool_out, _sampling_out(call.sampling)))
 
 
 def _instructions(messages: list[Message]) -> str | None:
@@ -118,12 +107,11 @@ def tool_out(tool: ToolSpec) -> dict[str, Any]:
     return {"type": "function", **fields, "strict": False}
 
 
-def _write_sampling(body: dict[str, Any], sampling: Sampling) -> None:
-    fields = {
+def _sampling_out(sampling: Sampling) -> dict[str, Any]:
+    return {
         "max_output_tokens": sampling.max_tokens,
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "seed": sampling.seed,
         "stop": list(sampling.stop) or None,
     }
-    body.update((name, value) for name, value in fields.items() if value is not None)

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import os
-import signal
 import sys
 
 import msgspec
 
+from rollwright.engines.child import belong_to
 from rollwright.wire import UsageError
 
 from .process import Start, Started
-
-_PR_SET_PDEATHSIG = 1
 
 
 def main() -> int:
@@ -23,11 +20,9 @@ def main() -> int:
     if not line:
         return 0
     start = msgspec.json.decode(line, type=Start)
-    _die_with(start.parent_pid)
+    belong_to(start.parent_pid)
     # Policies and solvers of the working directory are found, after everything that is installed.
     sys.path.append(os.getcwd())
-    # A terminal sends Ctrl-C to parent and child alike; the parent decides when its engine ends.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         _run(start)
     except UsageError as error:
@@ -67,15 +62,6 @@ def _tell(started: Started) -> None:
     with contextlib.suppress(BrokenPipeError):
         sys.stdout.buffer.write(msgspec.json.encode(started) + b"\n")
         sys.stdout.buffer.flush()
-
-
-def _die_with(parent_pid: int) -> None:
-    """Ask the kernel for SIGKILL when the parent dies, and look whether it already has."""
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent_pid:
-            os._exit(1)
 
 
 if __name__ == "__main__":

@@ -14,11 +14,11 @@ import importlib.util
 import re
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from rollwright.wire import Message, ModelCall, ModelReply, Text, ToolResult, UsageError, assistant
+from rollwright.wire.hints import nearest
 
 from .config import ScriptedConfig
 from .conversations import Draw
@@ -100,8 +100,8 @@ def load_object(path: str, what: str) -> Any:
         raise UsageError(f"{what} '{path}' cannot be imported: {error}") from error
     found = getattr(module, name, None)
     if found is None:
-        close = get_close_matches(name, dir(module), 1)
-        hint = f"; did you mean '{where}:{close[0]}'?" if close else ""
+        close = nearest(name, dir(module))
+        hint = f"; did you mean '{where}:{close}'?" if close else ""
         raise UsageError(f"{what} '{path}' is not there: '{where}' has no '{name}'{hint}")
     if not callable(found):
         raise UsageError(f"{what} '{path}' is a {type(found).__name__}; it must be a callable")
@@ -148,8 +148,8 @@ def _probability(text: str) -> float:
 
 
 def _unknown(text: str, name: str) -> str:
-    close = get_close_matches(name, NAMES, 1)
-    hint = f"did you mean '{close[0]}'?" if close else f"known are {', '.join(NAMES)} and MODULE:CALLABLE"
+    close = nearest(name, NAMES)
+    hint = f"did you mean '{close}'?" if close else f"known are {', '.join(NAMES)} and MODULE:CALLABLE"
     return f"policy '{text}' is not known; {hint}"
 
 

@@ -1,7 +1,7 @@
 """The scripted engine in a child process, for those who measure or who must not share a loop with their model.
 
-The settings travel over stdin, never on the command line. The child tells its address in one line on stdout. It lives
-no longer than its parent: stdin stays open as the sign of life, and on Linux the kernel is asked to kill it as well.
+The settings travel over stdin, never on the command line. The child tells its address in one line on stdout, and lives
+no longer than its parent (`engines.child`).
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ import asyncio
 import contextlib
 import os
 import sys
-from collections import deque
 from collections.abc import AsyncIterator
 
 import msgspec
 
+from rollwright.engines.child import Child
 from rollwright.wire import EngineUnavailable, UsageError
 
 from .config import ScriptedConfig
 
-_STDERR_LINES = 20
+_LOG_LINES = 20
 
 
 class Start(msgspec.Struct, frozen=True):
@@ -36,13 +36,12 @@ class Started(msgspec.Struct, frozen=True):
     usage_error: str = ""
 
 
-class ScriptedProcess:
-    """A running child."""
+class ScriptedProcess(Child):
+    """A child that serves a script."""
 
-    def __init__(self, process: asyncio.subprocess.Process, port: int, stderr: deque[str]) -> None:
-        self._process = process
-        self._stderr = stderr
-        self.port = port
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        super().__init__(process, "scripted engine", log_lines=_LOG_LINES)
+        self.port = 0
 
     def __repr__(self) -> str:
         return f"<ScriptedProcess {self.pid} at {self.base_url}>"
@@ -52,18 +51,32 @@ class ScriptedProcess:
         """The root of the host; OpenAI's SDK wants /v1 behind it."""
         return f"http://127.0.0.1:{self.port}"
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
+    async def start(self, config: ScriptedConfig, timeout_s: float) -> None:
+        """Hand over the settings and learn the port."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                line = await self._exchange(msgspec.json.encode(Start(config, os.getpid())) + b"\n")
+                if not line:
+                    await self.died()
+        except TimeoutError:
+            text = f"the scripted engine did not start within {timeout_s:g} s; {self.last_words}"
+            raise EngineUnavailable(text) from None
+        if not line:
+            code = self._process.returncode
+            raise EngineUnavailable(f"the scripted engine died with exit code {code} while starting; {self.last_words}")
+        started = msgspec.json.decode(line, type=Started)
+        if started.usage_error:
+            raise UsageError(started.usage_error)
+        self.port = started.port
 
-    @property
-    def alive(self) -> bool:
-        return self._process.returncode is None
-
-    @property
-    def last_words(self) -> str:
-        """The newest lines of its stderr."""
-        return "\n".join(self._stderr)
+    async def _exchange(self, line: bytes) -> bytes:
+        """The line that it answers; b"" if it died instead."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(line)
+        with contextlib.suppress(ConnectionError):
+            await self._process.stdin.drain()
+        return await self._process.stdout.readline()
 
 
 @contextlib.asynccontextmanager
@@ -77,61 +90,9 @@ async def scripted_process(config: ScriptedConfig, *, start_timeout_s: float = 2
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    stderr: deque[str] = deque(maxlen=_STDERR_LINES)
-    listening = asyncio.create_task(_listen(process, stderr), name=f"stderr of scripted engine {process.pid}")
+    engine = ScriptedProcess(process)
     try:
-        port = await _start(process, config, stderr, listening, start_timeout_s)
-        yield ScriptedProcess(process, port, stderr)
+        await engine.start(config, start_timeout_s)
+        yield engine
     finally:
-        await _end(process, listening)
-
-
-async def _start(
-    process: asyncio.subprocess.Process,
-    config: ScriptedConfig,
-    stderr: deque[str],
-    listening: asyncio.Task[None],
-    timeout_s: float,
-) -> int:
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
-        async with asyncio.timeout(timeout_s):
-            process.stdin.write(msgspec.json.encode(Start(config, os.getpid())) + b"\n")
-            with contextlib.suppress(ConnectionError):
-                await process.stdin.drain()
-            line = await process.stdout.readline()
-            if not line:
-                await asyncio.gather(listening, process.wait())
-    except TimeoutError:
-        told = f"it said: {' | '.join(stderr)}" if stderr else "it said nothing"
-        raise EngineUnavailable(f"the scripted engine did not start within {timeout_s:g} s; {told}") from None
-    if not line:
-        told = " | ".join(stderr) or "it said nothing"
-        raise EngineUnavailable(f"the scripted engine died with exit code {process.returncode} while starting: {told}")
-    started = msgspec.json.decode(line, type=Started)
-    if started.usage_error:
-        raise UsageError(started.usage_error)
-    return started.port
-
-
-async def _listen(process: asyncio.subprocess.Process, stderr: deque[str]) -> None:
-    """Keep the pipe empty and the newest lines at hand."""
-    assert process.stderr is not None
-    while chunk := await process.stderr.read(65536):
-        stderr.extend(chunk.decode("utf-8", "replace").splitlines()[-_STDERR_LINES:])
-
-
-async def _end(process: asyncio.subprocess.Process, listening: asyncio.Task[None]) -> None:
-    """Kill it: it keeps nothing that a kind end would save. The wait is for the kernel only."""
-    if process.returncode is None:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-    assert process.stdin is not None
-    process.stdin.close()
-    ending = asyncio.ensure_future(asyncio.gather(process.wait(), listening, return_exceptions=True))
-    try:
-        await asyncio.shield(ending)
-    except asyncio.CancelledError:
-        await ending
-        raise
+        await engine.end()
