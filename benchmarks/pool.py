@@ -69,7 +69,8 @@ async def _leases(config: RuntimeConfig, count: int, width: int) -> dict[str, fl
     claims: list[float] = []
     seen_of_others = 0
 
-    async with RuntimePool(PoolConfig(max_boxes=4 * width, min_warm=2 * width, max_uses=0)) as pool:
+    # No more boxes than lanes: each is used or reset, and so no more resets than cores go on at once.
+    async with RuntimePool(PoolConfig(max_boxes=width, min_warm=width, max_uses=0)) as pool:
         pool.expect(config)
 
         async def use() -> None:

@@ -12,6 +12,7 @@ from rollwright.runtimes import Ending
 from rollwright.runtimes.asking import FETCH, served
 from rollwright.runtimes.local import landlock
 from rollwright.runtimes.local.census import MARK
+from rollwright.runtimes.sandbox.layout import root, shown
 from rollwright.runtimes.testing import raises, sh
 from rollwright.wire import RuntimeFault, RuntimeLost, UsageError
 
@@ -81,6 +82,49 @@ mount = (b"x", b"/tmp", b"tmpfs", 0, 0)
 for name, arguments in (("unshare", (0x10000000,)), ("ptrace", (0, 0, 0, 0)), ("mount", mount)):
     print(name, getattr(libc, name)(*arguments), ctypes.get_errno())
 """
+
+
+_VIEW = """
+stat -c "%A %u %g %N" / /* /dev/* /home/* /run/* /var/*
+id -u; id -g; hostname; cat /proc/1/status | grep -e ^Name -e ^CapPrm -e ^CapEff -e ^NoNew -e ^Seccomp: -e ^Sig
+cat /proc/self/status | grep -e ^Cap -e ^NoNew -e ^Seccomp: -e ^Sig
+for place in / /dev /proc/sys/kernel/hostname /etc /usr /run /proc/sysrq-trigger; do test -w $place && echo $place; done
+for file in /etc/shadow /dev/null /dev/full; do head -c 3 $file | wc -c; done
+"""
+
+
+def made_by_bwrap(box):
+    parent = int(Path(f"/proc/{box._box.pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return b"bwrap" in Path(f"/proc/{parent}/cmdline").read_bytes()
+
+
+async def test_a_box_made_by_bwrap_is_the_same_box(make, monkeypatch):
+    seen, views = [], []
+    for direct in (True, False):
+        monkeypatch.setattr("rollwright.runtimes.sandbox.layout.DIRECT", direct)
+        async with make() as box:
+            fresh = await box.inspect()
+            assert made_by_bwrap(box) is not direct
+            # Modes of directories that only lead to something shown are the host's where bwrap made them.
+            led = {"'/" + path.split("/")[1] + "'" for path in shown(box.config)}
+            view = (await box.run(["sh", "-c", _VIEW])).text.splitlines()
+            views.append([line for line in view if not led & set(line.split())])
+            await sh(box, "sleep 1000 & touch left $HOME/left")
+            await box.reset()
+            assert await box.inspect() == fresh
+        kept = {(line.split()[0], line.split()[2]) for line in fresh.mounts if not line.startswith("/dev ")}
+        seen.append((fresh.files, fresh.processes, fresh.ports, fresh.environment, kept))
+    assert len(views[0]) > 40
+    assert views[0] == views[1]
+    assert seen[0] == seen[1]
+
+
+async def test_a_refusal_of_the_kernel_leads_to_bwrap(make, monkeypatch):
+    refused = {"hostname": "h" * 65}
+    monkeypatch.setattr("rollwright.runtimes.sandbox.box.root", lambda config: {**root(config), **refused})
+    async with make() as box:
+        assert made_by_bwrap(box)
+        assert await sh(box, "hostname") == "box\n"
 
 
 async def test_refused_calls_are_refused(make):

@@ -24,7 +24,7 @@ from . import cgroups
 from .channel import Channel, in_memory
 from .config import SandboxConfig
 from .keeper import keeper
-from .layout import bwrap_words, furnishing
+from .layout import bwrap_words, furnishing, root
 from .looks import look
 from .seccomp import filter_code
 from .sweep import SEPARATOR
@@ -116,6 +116,7 @@ class Box:
             "argv": words,
             "env": {"PATH": os.defpath},
             "seccomp": code.hex(),
+            "root": root(self.config),
             "plan": furnishing(self.config, self._group_places()),
         }
         return msgspec.json.encode(order), keeper.channel()

@@ -35,8 +35,12 @@ _SECRET = (
 """Covered with nothing. An ordinary user could not read these anyway; a box that root makes could."""
 _LOWER = "/run/template"
 _LAYERS = "/run/layers"
+_DIRECTORIES = ("/var", _LAYERS, WORKSPACE, HOME, TMP)
+_HOSTNAME = "box"
 _HOLD = ("cat",)
 """The first process: it gives back the byte that asks whether the box is ready, and ends with its standard input."""
+DIRECT = True
+"""Whether the warden first tries to make a box without bwrap."""
 
 
 @functools.cache
@@ -55,19 +59,30 @@ def bwrap_words(config: SandboxConfig, *, filtered: bool) -> list[str]:
 @functools.lru_cache(maxsize=64)
 def _words(config: SandboxConfig, visible: tuple[str, ...], bwrap: str) -> list[str]:
     words = [bwrap, "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts"]
-    words += ["--uid", str(USER), "--gid", str(USER), "--hostname", "box", "--die-with-parent", "--as-pid-1"]
+    words += ["--uid", str(USER), "--gid", str(USER), "--hostname", _HOSTNAME, "--die-with-parent", "--as-pid-1"]
     words += ["--unshare-net"] if config.network == "none" else []
-    words += _system_words(config)
-    words += ["--proc", "/proc", "--dev", "/dev", "--dir", "/var", "--dir", _LAYERS]
-    if not any(_below(path, ("/var/tmp",)) for path in visible):
-        words += ["--symlink", TMP, "/var/tmp"]
-    for place in (WORKSPACE, HOME, TMP):
-        words += ["--dir", place]
-    if config.workspace_from:
-        words += ["--ro-bind", config.workspace_from, _LOWER]
-    for path in visible:
-        words += ["--ro-bind", path, path]
+    words += ["--proc", "/proc", "--dev", "/dev"]
+    for directory in _DIRECTORIES:
+        words += ["--dir", directory]
+    for target, path in _links(visible):
+        words += ["--symlink", target, path]
+    for source, path in _binds(config, visible):
+        words += ["--ro-bind", source, path]
     return [*words, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/", "--info-fd", "3"]
+
+
+def root(config: SandboxConfig) -> dict[str, Any]:
+    """The same for the warden, which makes the box itself where the kernel lets it."""
+    visible = shown(config)
+    return {
+        "direct": DIRECT,
+        "directories": _DIRECTORIES,
+        "links": list(_links(visible)),
+        "binds": list(_binds(config, visible)),
+        "hostname": _HOSTNAME,
+        "user": USER,
+        "first": _HOLD,
+    }
 
 
 def furnishing(config: SandboxConfig, groups: Iterable[str]) -> dict[str, Any]:
@@ -128,15 +143,27 @@ def _may_be_shown(path: str, asked: bool) -> bool:
     return not covered
 
 
-def _system_words(config: SandboxConfig) -> Iterator[str]:
+def _links(visible: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Symbolic links of the root: where each leads, and where it lies."""
     for path in _SYSTEM:
         if os.path.islink(path):
-            yield from ("--symlink", os.readlink(path), path)
-        elif os.path.isdir(path):
-            yield from ("--ro-bind", path, path)
+            yield os.readlink(path), path
+    if not any(_below(path, ("/var/tmp",)) for path in visible):
+        yield TMP, "/var/tmp"
+
+
+def _binds(config: SandboxConfig, visible: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """What the root shows of the host, read-only: a path of the host, and where it is shown."""
+    for path in _SYSTEM:
+        if not os.path.islink(path) and os.path.isdir(path):
+            yield path, path
     names = os.path.realpath("/etc/resolv.conf")
     if config.network == "full" and os.path.isfile(names) and not _below(names, _SYSTEM):
-        yield from ("--ro-bind", names, names)
+        yield names, names
+    if config.workspace_from:
+        yield config.workspace_from, _LOWER
+    for path in visible:
+        yield path, path
 
 
 def _below(path: str, tops: Iterable[str]) -> bool:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
+from .build import start_first
 from .entry import errand, start_keeper, start_program
 from .furnish import clear, is_exiting, settle
 from .loop import Loop, read_all, receive, send
@@ -32,6 +33,8 @@ class Box:
         self._channel = channel
         self._on_end = on_end
         self._ending = False
+        self._build: socket.socket | None = None
+        self._made: list[int] = []
         self._asked: dict[str, Any] | None = None
         self._plan: dict[str, Any] = {}
         self._seccomp = b""
@@ -60,9 +63,8 @@ class Box:
     def _finish(self) -> None:
         """Nothing of the box runs any more. Its channel is closed, by which an owner who did not ask learns of it."""
         self._ending = True
-        for fd in self._pipes:
-            self._loop.forget(fd)
-            os.close(fd)
+        self._end_build()
+        self._close_pipes()
         if self._handle >= 0:
             self._loop.forget(self._handle)
             os.close(self._handle)
@@ -77,8 +79,14 @@ class Box:
         self._channel.close()
         self._on_end(self)
 
+    def _close_pipes(self) -> None:
+        for fd in self._pipes:
+            self._loop.forget(fd)
+            os.close(fd)
+        self._pipes = []
+
     def _kill_keeper(self) -> None:
-        """The part of bwrap that stayed outside, which has nothing more to do."""
+        """Our own child: the first process itself, or the part of bwrap that stayed outside."""
         if self._keeper:
             os.kill(self._keeper, signal.SIGKILL)
             os.waitpid(self._keeper, 0)
@@ -106,14 +114,70 @@ class Box:
         order = json.loads(read_all(fds[0]))
         self._plan = order["plan"]
         self._seccomp = bytes.fromhex(order["seccomp"])
+        if order["root"]["direct"]:
+            with suppress(OSError):  # The kernel may still let bwrap do it.
+                self._open_directly(request, order, os.dup(fds[1]))
+                return
+        self._open_with_bwrap(request, order, fds[1])
+
+    def _open_directly(self, request: dict[str, Any], order: dict[str, Any], code: int) -> None:
+        """Make the box here, or else with bwrap, which needs the filter in a file."""
+        talk, echo = os.pipe()
+        self._pipes = [echo, code]
+        try:
+            self._keeper, answers = start_first(order, self._seccomp, talk)
+        except OSError:
+            self._close_pipes()
+            raise
+        finally:
+            os.close(talk)
+        self._build = answers
+        faults = ["the first process died"]
+
+        def on_told() -> None:
+            message = receive(answers)
+            if message is not None:
+                faults[:] = filter(None, [message[0]["error"]])
+                self._made += message[1]
+                return
+            try:
+                self._on_built(request, order, faults)
+            except OSError as error:
+                self._answer(request, error=str(error))
+            finally:
+                self._end_build()
+
+        self._loop.watch(answers.fileno(), on_told)
+
+    def _on_built(self, request: dict[str, Any], order: dict[str, Any], faults: Sequence[str]) -> None:
+        if faults:
+            self._kill_keeper()
+            self._open_with_bwrap(request, order, self._pipes[1])
+            return
+        self._pid = self._keeper
+        self._handle = os.pidfd_open(self._pid)
+        self._loop.watch(self._handle, self._finish)
+        self._answer(request, self._made, pid=self._pid)
+
+    def _end_build(self) -> None:
+        if self._build is not None:
+            self._loop.forget(self._build.fileno())
+            self._build.close()
+            self._build = None
+        for fd in self._made:
+            os.close(fd)
+        self._made = []
+
+    def _open_with_bwrap(self, request: dict[str, Any], order: dict[str, Any], code: int) -> None:
         talk, echo = os.pipe()
         ready, word = os.pipe()
         info, told = os.pipe()
         errors = os.memfd_create("errors")
         os.write(echo, b"\n")
-        self._keeper = start_keeper(order["argv"], order["env"], (talk, word, errors, told, fds[1]))
+        self._keeper = start_keeper(order["argv"], order["env"], (talk, word, errors, told, code))
         for fd in (talk, word, told):
             os.close(fd)
+        self._close_pipes()
         self._pipes = [echo, ready, info, errors]
         self._loop.watch(info, lambda: self._on_info(request))
         self._loop.watch(ready, lambda: self._on_ready(request))

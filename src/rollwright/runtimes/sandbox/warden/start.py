@@ -19,6 +19,8 @@ def run(control: int) -> None:
         signal.signal(number, signal.SIG_IGN)
     channel = socket.socket(fileno=os.dup(control))
     os.close(control)
+    if os.geteuid() == 0:  # No box is in a group that was given to its owner by the way.
+        os.setgroups([])
     # Low numbers stay taken: what bwrap is given is put on them, and must not meet something of ours there.
     while (fd := os.open("/dev/null", os.O_RDONLY)) < _RESERVED:
         pass
