@@ -9,8 +9,9 @@ import pytest
 
 from rollwright.runtimes import Ending
 from rollwright.runtimes.provision import provision
-from rollwright.runtimes.warm.inbox import Inbox, open_inbox
+from rollwright.runtimes.warm.inbox import BoxScript, Inbox, programs
 from rollwright.runtimes.warm.zygotes import Unwarm
+from rollwright.wire import RuntimeFault
 
 from .conftest import runs
 from .test_liars import LIARS, STDIN
@@ -24,14 +25,30 @@ CHOSEN = [
 
 
 @asynccontextmanager
-async def loaded(box, path):
-    python = await provision(path)
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    zygote = await open_inbox(box, str(python), str(path), digest, box._running().tmp, within_s=60)
+async def made_inbox(box):
+    async def bring():
+        for name, content in programs().items():
+            await box.write(f"{box._running().tmp}/{name}", content)
+        return box._running().tmp
+
+    async def opener(argv, env):
+        return await box.open_process(argv, env=env)
+
+    inbox = Inbox(opener, bring, lambda: None)
     try:
-        yield zygote
+        yield inbox
     finally:
-        await zygote.close()
+        await inbox.close()
+
+
+async def lying(path):
+    return BoxScript(str(await provision(path)), str(path), hashlib.sha256(path.read_bytes()).hexdigest())
+
+
+@asynccontextmanager
+async def loaded(box, path):
+    async with made_inbox(box) as inbox:
+        yield await inbox.zygote(await lying(path))
 
 
 @pytest.mark.parametrize("name", CHOSEN)
@@ -78,7 +95,7 @@ async def test_a_carrier_that_dies_is_told(box, script):
         while not zygote._waiting:
             await asyncio.sleep(0)
         await zygote._process.kill()
-        with pytest.raises(Unwarm, match="zygote died"):
+        with pytest.raises(RuntimeFault, match="in the middle: zygote died"):
             await call
         with pytest.raises(Unwarm):
             await zygote.run([], {}, b"", 600, 1000)
@@ -91,20 +108,47 @@ async def test_what_cannot_be_loaded_is_refused(box, script):
 
 
 async def test_an_inbox_loads_once_and_again_when_it_died(box, script):
-    path = script("import os\nprint(os.getppid())")
-    python, digest = str(await provision(path)), hashlib.sha256(path.read_bytes()).hexdigest()
-    inbox = Inbox(box, box._running().tmp)
-    try:
+    lies = await lying(script("import os\nprint(os.getppid())"))
+    async with made_inbox(box) as inbox:
         told = []
         for _ in range(3):
-            zygote = await inbox.zygote(python, str(path), digest)
+            zygote = await inbox.zygote(lies)
             told.append((await zygote.run([], {}, b"", 60, 1000)).text)
         assert len(set(told)) == 1
         await zygote._process.kill()
         async with asyncio.timeout(30):
             while not zygote.broken:
                 await asyncio.sleep(0.001)
-        again = await inbox.zygote(python, str(path), digest)
+        again = await inbox.zygote(lies)
         assert (await again.run([], {}, b"", 60, 1000)).text not in told
-    finally:
-        await inbox.close()
+
+
+async def test_a_timeout_finds_children_that_wear_no_mark(box, script):
+    path = script(
+        "import subprocess, time\n"
+        "print(subprocess.Popen(['sleep', '1000'], env={}, start_new_session=True).pid, flush=True)\ntime.sleep(1000)"
+    )
+    async with loaded(box, path) as zygote:
+        late = await zygote.run([], {}, b"", 2.0, 1000)
+    assert late.ending is Ending.TIMED_OUT
+    assert not runs(int(late.text))
+
+
+async def test_a_caller_who_is_cancelled_while_it_is_fed_spoils_nothing(box, script):
+    async with loaded(box, script("import sys\nprint(len(sys.stdin.buffer.read()))")) as zygote:
+        call = asyncio.create_task(zygote.run([], {}, b"x" * (8 << 20), 60, 1000))
+        while not zygote._writing.locked():
+            await asyncio.sleep(0)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert (await zygote.run([], {}, b"four", 60, 1000)).text == "4\n"
+
+
+async def test_nonsense_from_the_box_ends_the_zygote(box, script):
+    async with loaded(box, script("print('never')")) as zygote:
+        zygote._on_frame = lambda *_: {}["kind"]
+        with pytest.raises(RuntimeFault, match="nonsense"):
+            await zygote.run([], {}, b"", 60, 1000)
+        with pytest.raises(Unwarm, match="nonsense"):
+            await zygote.run([], {}, b"", 60, 1000)

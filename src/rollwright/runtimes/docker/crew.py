@@ -69,6 +69,10 @@ class Crew:
     def __len__(self) -> int:
         return len(self._active)
 
+    @property
+    def output_limit(self) -> int:
+        return self._config.output_limit
+
     async def run(
         self,
         argv: Sequence[str],
@@ -104,8 +108,12 @@ class Crew:
         for command in self._active:
             command.ended_by_box = True
 
+    def check_box(self) -> None:
+        if self._broken_off:
+            raise RuntimeLost("the box was stopped or reset while it was used")
+
     def close(self) -> None:
-        for command in self._active:
+        for command in list(self._active):
             command.close()
 
     async def _launch(self, order: Order) -> Exec:

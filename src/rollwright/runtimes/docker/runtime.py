@@ -24,6 +24,7 @@ from rollwright.runtimes.local import shielded
 from rollwright.runtimes.local.threads import in_thread
 from rollwright.runtimes.slots import CpuSlots
 from rollwright.runtimes.state import BoxState
+from rollwright.runtimes.warm.inbox import Inbox
 from rollwright.wire import RuntimeFault, RuntimeLost
 
 from .api import Engine, address_of
@@ -35,12 +36,13 @@ from .egress import AllowList, Proxy
 from .files import read_file, write_file
 from .look import look
 from .relay import to_dialled
-from .scripts import run_script
+from .scripts import bring_programs, run_script
 from .shelf import shelf_dir
 from .spec import HOME, Binds, base_environment, container_spec, network_spec
 
 _CLOSE_S = 180.0
 _PROXY_PORT = 3128
+_LOOKS, _LOOK_S = 10, 0.1
 
 
 class _State(Enum):
@@ -64,6 +66,11 @@ class Inside:
     """The engine sees our files."""
     delivered: set[str] = field(default_factory=set)
     """What was put on its shelf, where it is not shared."""
+    inbox: Inbox = field(init=False)
+    """Scripts that are loaded in it."""
+
+    def __post_init__(self) -> None:
+        self.inbox = Inbox(self.crew.open, lambda: bring_programs(self), self.crew.check_box)
 
 
 class DockerRuntime:
@@ -153,9 +160,25 @@ class DockerRuntime:
         timeout_s: float = 60.0,
         warm: Warm = False,
     ) -> ExecResult:
-        """Run a PEP 723 script with the image's python3. Every call is answered cold: `warm` changes no answer."""
+        """Run a PEP 723 script with the image's python3. `warm` loads it once per container."""
         inside = self._running()
-        return await run_script(inside, script, args, env=env, stdin=stdin, timeout_s=timeout_s, slots=self._slots)
+        inbox = inside.inbox if warm else None
+        try:
+            return await run_script(
+                inside, script, args, env=env, stdin=stdin, timeout_s=timeout_s, slots=self._slots, inbox=inbox
+            )
+        except RuntimeFault as error:
+            if inbox is not None and await self._ends(inside):
+                raise RuntimeLost(f"the container of box {self.name} ended while a script ran in it") from error
+            raise
+
+    async def _ends(self, inside: Inside) -> bool:
+        """Whether the container has ended. The engine learns of it a moment after those who talked to its programs."""
+        for _ in range(_LOOKS):
+            if not await is_running(inside.engine, inside.container.id):
+                return True
+            await asyncio.sleep(_LOOK_S)
+        return False
 
     async def expose(self, port: int) -> str:
         return await self._running().doors.outward(port)
@@ -222,6 +245,7 @@ class DockerRuntime:
 
     async def _make_anew(self, old: Inside) -> None:
         """The old container goes while the new one comes. Both are seen to their end, whatever happens to the other."""
+        await old.inbox.close()
         await old.doors.close()
         new, gone = await asyncio.gather(
             self._make(old.engine), removed(old.engine, old.container.id), return_exceptions=True
@@ -291,6 +315,7 @@ class DockerRuntime:
             await asyncio.wait({self._making})  # Bounded by whoever awaits the stop.
             if self._inside is not None:
                 self._inside.crew.break_off()
+                await self._inside.inbox.close()
                 await self._inside.doors.close()
             await freed(self._engine, self.name)
             if self._binds.doors:

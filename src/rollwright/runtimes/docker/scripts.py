@@ -1,4 +1,4 @@
-"""PEP 723 scripts in a container: what the image's interpreter is, what it needs to see, and one cold run."""
+"""PEP 723 scripts in a container: what the image's interpreter is, what it needs to see, and one run, cold or warm."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ import msgspec
 from rollwright.runtimes.contract import ExecResult
 from rollwright.runtimes.local.threads import in_thread
 from rollwright.runtimes.slots import CpuSlots, default_slots
+from rollwright.runtimes.warm.boxed import run_in_box
+from rollwright.runtimes.warm.inbox import BoxScript, Inbox, programs
 from rollwright.wire import RuntimeFault
 
 from .api import Engine
 from .containers import Container
 from .crew import Crew
-from .shelf import PROBE, Interpreter, Shelved, interpreter_of, packed, shelve
+from .shelf import PROBE, Interpreter, interpreter_of, packed, shelve, shelve_programs
+from .spec import SHELF
 
 _PROBE_S = 60.0
 _interpreters: dict[tuple[str, str], Interpreter] = {}
@@ -42,14 +45,40 @@ async def run_script(
     stdin: bytes,
     timeout_s: float,
     slots: CpuSlots | None,
+    inbox: Inbox | None,
 ) -> ExecResult:
-    """One process, one answer. Provisioning and the wait for a CPU slot come before the deadline begins (law 6)."""
+    """One process, one answer; warm where there is an `inbox`. Provisioning, loading and the wait for a CPU slot come
+    before the deadline begins (law 6)."""
     shelved = await shelve(script, await _interpreter(place))
-    await _deliver(place, shelved)
+    await _deliver(place, shelved.script, shelved.packages)
     given = {**shelved.env, **(env or {})}
-    async with (slots or default_slots()).take() as queue_s:
-        result = await place.crew.run([*shelved.argv, *args], env=given, stdin=stdin, timeout_s=timeout_s)
+    chosen = slots or default_slots()
+
+    async def cold() -> ExecResult:
+        return await place.crew.run([*shelved.argv, *args], env=given, stdin=stdin, timeout_s=timeout_s)
+
+    if inbox is not None:
+        return await run_in_box(
+            inbox,
+            BoxScript(*shelved.argv, shelved.digest, shelved.env),
+            args,
+            env=env or {},
+            stdin=stdin,
+            timeout_s=timeout_s,
+            output_limit=place.crew.output_limit,
+            slots=chosen,
+            cold=cold,
+        )
+    async with chosen.take() as queue_s:
+        result = await cold()
     return msgspec.structs.replace(result, queue_s=queue_s)
+
+
+async def bring_programs(place: Place) -> str:
+    """Put what loads scripts on the shelf, where the box cannot change it; the directory inside the box."""
+    folder = await in_thread(lambda: shelve_programs(programs()))
+    await _deliver(place, folder)
+    return f"{SHELF}/{folder}"
 
 
 async def _interpreter(place: Place) -> Interpreter:
@@ -62,9 +91,9 @@ async def _interpreter(place: Place) -> Interpreter:
     return _interpreters[key]
 
 
-async def _deliver(place: Place, shelved: Shelved) -> None:
+async def _deliver(place: Place, *paths: str) -> None:
     """Send what the box does not see by itself: an engine on another machine has none of our files."""
-    missing = [path for path in (shelved.script, shelved.packages) if path and path not in place.delivered]
+    missing = [path for path in paths if path and path not in place.delivered]
     if place.shared or not missing:
         return
     data = await in_thread(packed, missing)

@@ -11,11 +11,11 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import io
-import os
+import secrets
 import shutil
 import sys
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,6 +60,8 @@ class Shelved:
 
     script: str
     packages: str
+    digest: str
+    """Of the script's content."""
 
     @property
     def argv(self) -> tuple[str, str]:
@@ -87,17 +89,17 @@ def interpreter_of(answer: bytes) -> Interpreter:
 
 async def shelve(script: Path, interpreter: Interpreter) -> Shelved:
     """Put `script` and what it declares on the shelf, unless they are there."""
-    needs, name = await in_thread(_shelve_script, script)
+    needs, name, digest = await in_thread(_shelve_script, script)
     if not admits(needs.requires_python, interpreter.version):
         have = ".".join(map(str, interpreter.version))
         raise RuntimeFault(f"script {script} requires Python {needs.requires_python}; the image has {have}")
     if not needs.dependencies:
-        return Shelved(name, "")
+        return Shelved(name, "", digest)
     packages = f"packages/{_key(needs, interpreter)}"
     place = shelf_dir() / packages
     if not await in_thread(Path(place, _MARKER).exists):
         await _flights.join(str(place), lambda: _build(needs, interpreter, place))
-    return Shelved(name, packages)
+    return Shelved(name, packages, digest)
 
 
 def packed(paths: Sequence[str]) -> bytes:
@@ -109,17 +111,30 @@ def packed(paths: Sequence[str]) -> bytes:
     return out.getvalue()
 
 
-def _shelve_script(script: Path) -> tuple[Needs, str]:
+def shelve_programs(files: Mapping[str, bytes]) -> str:
+    """Put files that belong together on the shelf; the path of their directory there. Blocks; run it in a thread."""
+    content = b"".join(name.encode() + b"\0" + text for name, text in sorted(files.items()))
+    folder = f"warm/{hashlib.sha256(content).hexdigest()[:24]}"
+    for name, text in files.items():
+        _put(shelf_dir() / folder / name, text)
+    return folder
+
+
+def _shelve_script(script: Path) -> tuple[Needs, str, str]:
     needs = needs_of(script)
     text = script.read_bytes()
-    name = f"scripts/{hashlib.sha256(text).hexdigest()[:24]}/{script.name}"
-    place = shelf_dir() / name
+    digest = hashlib.sha256(text).hexdigest()
+    name = f"scripts/{digest[:24]}/{script.name}"
+    _put(shelf_dir() / name, text)
+    return needs, name, digest
+
+
+def _put(place: Path, text: bytes) -> None:
     if not place.exists():
         place.parent.mkdir(parents=True, exist_ok=True)
-        fresh = place.with_name(f".{place.name}.{os.getpid()}")
+        fresh = place.with_name(f".{place.name}.{secrets.token_hex(8)}")
         fresh.write_bytes(text)
         fresh.replace(place)
-    return needs, name
 
 
 async def _build(needs: Needs, interpreter: Interpreter, place: Path) -> None:

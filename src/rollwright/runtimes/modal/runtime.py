@@ -19,9 +19,18 @@ from rollwright.runtimes.contract import ExecResult, Process, Reach, Warm
 from rollwright.runtimes.journal import Journal
 from rollwright.runtimes.local import shielded
 from rollwright.runtimes.local.environment import checked
-from rollwright.runtimes.remote import LinkBroken, RemoteProcess, RemoteScripts, RemoteShell, Tunnel, relay_line
+from rollwright.runtimes.remote import (
+    LinkBroken,
+    RemoteProcess,
+    RemoteScripts,
+    RemoteShell,
+    Tunnel,
+    bring_programs,
+    relay_line,
+)
 from rollwright.runtimes.slots import CpuSlots
 from rollwright.runtimes.state import BoxState
+from rollwright.runtimes.warm.inbox import Inbox
 from rollwright.wire import RuntimeFault, RuntimeLost
 
 from .config import ModalConfig
@@ -51,6 +60,7 @@ class ModalRuntime(ModalLife):
         self._slots = slots or CpuSlots(_SLOTS)
         self._scripts: RemoteScripts | None = None
         self._scripts_look = NO_SCRIPTS
+        self._inbox: Inbox | None = None
         self._relays: dict[int, tuple[Tunnel, str]] = {}
         self._forwarding = asyncio.Lock()
 
@@ -119,12 +129,26 @@ class ModalRuntime(ModalLife):
         timeout_s: float = 60.0,
         warm: Warm = False,
     ) -> ExecResult:
-        """Run a PEP 723 script, brought into the box once. Every call is answered cold, by one process."""
+        """Run a PEP 723 script, brought into the box once. `warm` loads it there once between two resets."""
         self._running()
         if self._scripts is None:
             place = f"{self.config.directory}/scripts"
             self._scripts = RemoteScripts(self._run_for_script, self._bring, place, self._slots)
-        return await self._scripts.run_script(script, args, env or {}, stdin, timeout_s)
+        if not warm:
+            return await self._scripts.run_script(script, args, env or {}, stdin, timeout_s)
+        self._inbox = inbox = self._inbox or self._new_inbox()
+        limit = self.config.output_limit
+        return await self._scripts.run_warm(inbox, script, args, env or {}, stdin, timeout_s, limit)
+
+    def _new_inbox(self) -> Inbox:
+        """Of this epoch: nothing of it is used after the next reset."""
+        shell, epoch = self._running(), self._epoch
+
+        async def opener(argv: Sequence[str], env: Mapping[str, str]) -> Process:
+            return await self.open_process(argv, env=env)
+
+        place = self.config.directory
+        return Inbox(opener, lambda: bring_programs(shell.write, place), lambda: self._check(epoch))
 
     async def _run_for_script(
         self, argv: Sequence[str], env: Mapping[str, str], stdin: bytes, timeout_s: float
@@ -199,6 +223,9 @@ class ModalRuntime(ModalLife):
             return url
 
     async def _let_go(self) -> None:
+        inbox, self._inbox = self._inbox, None
+        if inbox is not None:
+            await inbox.close()
         tunnels, self._relays = self._relays, {}
         for tunnel, _ in tunnels.values():
             await tunnel.close()

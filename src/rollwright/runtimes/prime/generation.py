@@ -18,9 +18,11 @@ from rollwright.runtimes.remote import (
     RemoteScripts,
     RemoteShell,
     Tunnel,
+    bring_programs,
     relay_line,
 )
 from rollwright.runtimes.slots import CpuSlots
+from rollwright.runtimes.warm.inbox import Inbox
 from rollwright.wire import RuntimeFault, RuntimeLost
 
 from .config import PrimeConfig
@@ -56,6 +58,7 @@ class Generation:
         self._link = PrimeLink(client, sandbox_id, lifetime)
         self.shell: RemoteShell = before.shell if before else RemoteShell(self._link, config.directory, config.workdir)
         self.scripts = RemoteScripts(self._run_script, self.shell.write, f"{config.directory}/scripts", slots)
+        self.inbox = Inbox(self._open_carrier, self._bring_programs, self.check)
         self._ports: set[int] = before._ports if before else set()
         self._exposing = asyncio.Lock()
         self._tunnels: dict[int, tuple[Tunnel, str]] = {}
@@ -103,6 +106,7 @@ class Generation:
                 await wire.abandon()
         for tunnel, _ in self._tunnels.values():
             await tunnel.close()
+        await self.inbox.close()
         self._wires.clear()
         self._tunnels.clear()
 
@@ -185,6 +189,12 @@ class Generation:
         self, argv: Sequence[str], env: Mapping[str, str], stdin: bytes, timeout_s: float
     ) -> ExecResult:
         return await self.run(argv, env, stdin, "", timeout_s, self._config.output_limit)
+
+    async def _open_carrier(self, argv: Sequence[str], env: Mapping[str, str]) -> RemoteProcess:
+        return await self.open_process(argv, env, "", lambda: None)
+
+    async def _bring_programs(self) -> str:
+        return await self.within(bring_programs(self.shell.write, self._config.directory))
 
     async def _end(self, number: int) -> None:
         """The caller goes away: its command ends first, also if it has not reached the box yet."""

@@ -137,10 +137,13 @@ class PrimeRuntime:
         timeout_s: float = 60.0,
         warm: Warm = False,
     ) -> ExecResult:
-        """Run a PEP 723 script with an interpreter that is made once per box. This kind answers every call cold."""
-        box = self._running()
+        """Run a PEP 723 script with an interpreter that is made once per box. `warm` loads it once between resets."""
+        box, given = self._running(), checked(env or {})
         try:
-            return await box.scripts.run_script(script, args, checked(env or {}), stdin, timeout_s)
+            if not warm:
+                return await box.scripts.run_script(script, args, given, stdin, timeout_s)
+            limit = self.config.output_limit
+            return await box.scripts.run_warm(box.inbox, script, args, given, stdin, timeout_s, limit)
         finally:
             self._look_at(box)
 

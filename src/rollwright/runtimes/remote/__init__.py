@@ -11,5 +11,6 @@ from .lifetime import Lifetime as Lifetime
 from .process import RemoteProcess as RemoteProcess
 from .process import Wire as Wire
 from .scripts import RemoteScripts as RemoteScripts
+from .scripts import bring_programs as bring_programs
 from .tunnel import Tunnel as Tunnel
 from .tunnel import relay_line as relay_line

@@ -266,8 +266,8 @@ do_make() {
 do_clear() {
     echo "$2" > "$control/token"
     strike "$1/" "" || { echo "rollwright survived"; exit 0; }
-    chmod -R u+rwx "$root/workspace" "$root/home" "$root/tmp" 2>/dev/null
-    rm -rf "$root/workspace" "$root/home" "$root/tmp" && mkdir "$root/workspace" "$root/home" "$root/tmp" &&
+    chmod -R u+rwx "$root/workspace" "$root/home" "$root/tmp" "$root/warm" 2>/dev/null
+    rm -rf "$root/workspace" "$root/home" "$root/tmp" "$root/warm" && mkdir "$root/workspace" "$root/home" "$root/tmp" &&
         rm -rf "$control"/[0-9]*/* "$control"/*.stdin "$control"/*.line "$control"/upload-* && strike "$1/" "" && echo "rollwright cleared"
 }
 

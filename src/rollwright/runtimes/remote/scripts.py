@@ -1,8 +1,8 @@
 """PEP 723 scripts in a remote box: the script and its interpreter are brought there once per box.
 
 The box needs python3; a script that declares dependencies or a version also needs uv there, or pip for dependencies
-alone. Only the script itself is brought over, not the files beside it. Every call is one cold process: `interpreter`
-and `place` are what a warmer way of running would start from.
+alone. Only the script itself is brought over, not the files beside it. A cold call is one process; a warm one is a fork
+of what has the script loaded in the box (see warm/boxed.py).
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from rollwright.runtimes.local.threads import in_thread
 from rollwright.runtimes.provision import Needs, needs_of
 from rollwright.runtimes.provision.flights import Flights
 from rollwright.runtimes.slots import CpuSlots
+from rollwright.runtimes.warm.boxed import run_in_box
+from rollwright.runtimes.warm.inbox import BoxScript, Inbox, programs
 from rollwright.wire import RuntimeFault
 
 PROVISION_S = 600.0
@@ -71,6 +73,37 @@ class RemoteScripts:
             result = await self._run([python, place, *args], env, stdin, timeout_s)
         return msgspec.structs.replace(result, queue_s=queue_s)
 
+    async def run_warm(
+        self,
+        inbox: Inbox,
+        script: Path,
+        args: Sequence[str],
+        env: Mapping[str, str],
+        stdin: bytes,
+        timeout_s: float,
+        output_limit: int,
+    ) -> ExecResult:
+        """The same answer from what is loaded in `inbox`."""
+        needs = await in_thread(needs_of, script)
+        digest = hashlib.sha256(await in_thread(script.read_bytes)).hexdigest()
+        place = await self.place(script)
+        python = await self.interpreter(needs)
+
+        async def cold() -> ExecResult:
+            return await self._run([python, place, *args], env, stdin, timeout_s)
+
+        return await run_in_box(
+            inbox,
+            BoxScript(python, place, digest),
+            args,
+            env=env,
+            stdin=stdin,
+            timeout_s=timeout_s,
+            output_limit=output_limit,
+            slots=self._slots,
+            cold=cold,
+        )
+
     async def place(self, script: Path) -> str:
         """Where the script lies in the box, brought there if need be."""
         content = await in_thread(script.read_bytes)
@@ -102,3 +135,11 @@ class RemoteScripts:
             what = shlex.join(needs.dependencies) or needs.requires_python
             raise RuntimeFault("\n".join([f"no interpreter for {what} could be made in the box:", *lines]))
         return f"{place}/bin/python"
+
+
+async def bring_programs(write: Write, root: str) -> str:
+    """Put what loads scripts into the box, to a place that a reset removes; the directory."""
+    directory = f"{root}/warm"
+    for name, content in (await in_thread(programs)).items():
+        await write(f"{directory}/{name}", content)
+    return directory

@@ -1,8 +1,8 @@
 """Warm scripts inside a box that this process only reaches through its contract: one zygote per box and script.
 
-The programs of `inside/` are written into the box, and a carrier is opened there with `open_process`; its stdin and
-stdout are the private channel. A kind brings its own way to place files and its interpreter, and gets back answers, or
-Unwarm where it has to run the script cold.
+The programs of `inside/` are brought into the box, and a carrier is opened there as a process; its stdin and stdout are
+the private channel. A kind brings its own way to place files and to open processes, and gets back answers, Unwarm where
+it has to run the script cold, or RuntimeFault where the script may have begun and its answer was lost.
 """
 
 from __future__ import annotations
@@ -10,9 +10,12 @@ from __future__ import annotations
 import asyncio
 import json
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
 
-from rollwright.runtimes.contract import Ending, ExecResult, Process, Runtime
+from rollwright.runtimes.contract import Ending, ExecResult, Process
 from rollwright.runtimes.local.shield import shielded
 from rollwright.runtimes.provision.flights import Flights
 from rollwright.wire import RuntimeFault
@@ -20,11 +23,40 @@ from rollwright.wire import RuntimeFault
 from .stats import stats
 from .zygotes import INSIDE, READ_EARLY, Unwarm
 
-PROGRAMS = ("carrier.py", "zygote.py", "seating.py", "ending.py", "worker.py")
+_NAMES = ("carrier.py", "zygote.py", "seating.py", "ending.py", "worker.py")
 _SIZE = struct.Struct("!I")
 _FRAME_LIMIT = 256 << 20
 _KILL_S = 10.0
+_SEND_S = 120.0
+_CLOSE_S = 90.0
 _TIMED_OUT_CODE = 124
+_LOST = "lost"
+
+Opener = Callable[[Sequence[str], Mapping[str, str]], Awaitable[Process]]
+Bring = Callable[[], Coroutine[Any, Any, str]]
+"""Brings the programs into the box; the directory where they lie there."""
+Check = Callable[[], None]
+"""Raises RuntimeLost once the box was stopped or reset."""
+
+
+def programs() -> dict[str, bytes]:
+    """What has to lie in one directory of the box, by name. Blocks."""
+    return {name: (INSIDE / name).read_bytes() for name in _NAMES}
+
+
+@dataclass(frozen=True, slots=True)
+class BoxScript:
+    """A script that lies in the box with this content, and what runs it there."""
+
+    python: str
+    path: str
+    digest: str
+    env: Mapping[str, str] = field(default_factory=dict)
+    """What its interpreter is given before any call, such as the way to its packages."""
+
+    @property
+    def key(self) -> str:
+        return json.dumps([self.python, self.path, self.digest, sorted(self.env.items())])
 
 
 class InboxZygote:
@@ -54,6 +86,8 @@ class InboxZygote:
         self, args: Sequence[str], env: Mapping[str, str], stdin: bytes, timeout_s: float, output_limit: int
     ) -> ExecResult:
         """The answer of a forked child; at the deadline, or when the caller is cancelled, it is killed first."""
+        if self.broken:
+            raise Unwarm(self.broken)
         if any(name in self._reads or name.startswith(READ_EARLY) for name in env) or (env and "*" in self._reads):
             raise Unwarm("environment")
         loop = asyncio.get_running_loop()
@@ -69,7 +103,8 @@ class InboxZygote:
                 await self._kill(number, answer)
             head, rest = answer.result()
         except asyncio.CancelledError:
-            await shielded(self._kill(number, answer), within_s=_KILL_S + 2)
+            with suppress(RuntimeFault):  # It was ended with its zygote; the cancellation goes on.
+                await shielded(self._kill(number, answer), within_s=_CLOSE_S)
             raise
         finally:
             del self._waiting[number]
@@ -82,21 +117,29 @@ class InboxZygote:
         await self._process.__aexit__(None, None, None)
 
     async def _kill(self, number: int, answer: asyncio.Future[tuple[dict[str, object], bytes]]) -> None:
-        await self._send({"kind": "kill", "id": number})
-        await asyncio.wait({answer}, timeout=_KILL_S)
+        """End one call; where that fails, the zygote with all its calls."""
+        if not answer.done():
+            await self._send({"kind": "kill", "id": number})
+            await asyncio.wait({answer}, timeout=_KILL_S)
         if not answer.done():
             self._lose("zygote hangs")
+            await self._process.kill()
 
     async def _send(self, told: Mapping[str, object], rest: bytes = b"") -> None:
-        if self.broken:
-            raise Unwarm(self.broken)
+        """Whole frames only: half of one, left by a caller who was cancelled, would spoil all that follow."""
         line = json.dumps(told).encode() + b"\n"
+        await shielded(self._write(_SIZE.pack(len(line) + len(rest)) + line + rest), within_s=_SEND_S)
+
+    async def _write(self, frame: bytes) -> None:
         try:
             async with self._writing:
-                await self._process.write(_SIZE.pack(len(line) + len(rest)) + line + rest)
-        except RuntimeFault as error:
+                if not self.broken:
+                    await self._process.write(frame)
+        except RuntimeFault:
             self._lose("zygote died")
-            raise Unwarm("zygote died") from error
+        except BaseException:
+            self._lose("zygote hangs")
+            raise
 
     async def _listen(self) -> None:
         heard = bytearray()
@@ -105,6 +148,9 @@ class InboxZygote:
                 heard += chunk
                 while (frame := _take(heard)) is not None:
                     self._on_frame(*frame)
+        except (RuntimeFault, ValueError, KeyError, TypeError):
+            # Whatever comes out of a box is what a program in it may have made of it: nonsense ends the zygote.
+            self._lose("zygote spoke nonsense")
         finally:
             self._lose("zygote died")
 
@@ -123,68 +169,69 @@ class InboxZygote:
             self._ready.set_result({"kind": "refused", "body": why})
         for answer in self._waiting.values():
             if not answer.done():
-                answer.set_result(({"fault": why}, b""))
+                answer.set_result(({_LOST: why}, b""))
 
 
 class Inbox:
-    """The scripts that are loaded in one box, each once. Whoever makes it closes it, or resets it with the box."""
+    """The scripts that are loaded in one box, each once, for one user of it. Whoever makes it closes it for good."""
 
-    def __init__(self, runtime: Runtime, directory: str, *, load_s: float = 120.0) -> None:
-        self._runtime = runtime
-        self._directory = directory
+    def __init__(self, opener: Opener, bring: Bring, check: Check, *, load_s: float = 120.0) -> None:
+        self.check = check
+        self._opener = opener
+        self._bring = bring
         self._load_s = load_s
+        self._directory = ""
         self._zygotes: dict[str, InboxZygote] = {}
         self._refused: dict[str, str] = {}
+        self._open: set[InboxZygote] = set()
         self._flights: Flights[InboxZygote] = Flights()
+        self._bringing: Flights[str] = Flights()
 
-    async def zygote(self, python: str, script: str, digest: str) -> InboxZygote:
-        """The one that has loaded the script at `script` of the box; to be had before a CPU slot is taken."""
-        key = f"{python} {script} {digest}"
+    def __repr__(self) -> str:
+        return f"<Inbox {len(self._zygotes)} loaded, {len(self._refused)} refused>"
+
+    async def zygote(self, script: BoxScript) -> InboxZygote:
+        """The one that has loaded the script; to be had before a CPU slot is taken."""
+        key = script.key
         if key in self._refused:
             raise Unwarm(self._refused[key])
         found = self._zygotes.get(key)
         if found is not None and not found.broken:
             return found
-        return await self._flights.join(key, lambda: self._open(key, python, script, digest))
+        return await self._flights.join(key, lambda: self._load(script))
 
     async def close(self) -> None:
-        """End them all; the next call loads anew."""
-        zygotes, self._zygotes = list(self._zygotes.values()), {}
-        for zygote in zygotes:
-            await zygote.close()
+        """Let go of them all. Processes of a box that was reset or stopped are not ended here: that is its own work."""
+        self._zygotes.clear()
+        for zygote in list(self._open):
+            await self._end(zygote)
 
-    async def _open(self, key: str, python: str, script: str, digest: str) -> InboxZygote:
-        broken = self._zygotes.pop(key, None)
+    async def _load(self, script: BoxScript) -> InboxZygote:
+        broken = self._zygotes.pop(script.key, None)
         if broken is not None:
             stats.replaced += 1
-            await broken.close()
+            await self._end(broken)
         stats.started += 1
+        if not self._directory:
+            self._directory = await self._bringing.join("programs", self._bring)
+        self.check()  # And nothing between here and the process: it must not be opened in the next user's box.
+        words = [script.python, f"{self._directory}/carrier.py", script.path, script.digest]
+        zygote = InboxZygote(await self._opener(words, script.env))
+        self._open.add(zygote)
         try:
-            opened = await open_inbox(self._runtime, python, script, digest, self._directory, within_s=self._load_s)
-        except Unwarm as refusal:
-            self._refused[key] = str(refusal)
+            await zygote.load(self._load_s)
+            self.check()
+        except BaseException as error:
+            if isinstance(error, Unwarm):
+                self._refused[script.key] = str(error)
+            await shielded(self._end(zygote), within_s=_CLOSE_S)
             raise
-        self._zygotes[key] = opened
-        return opened
+        self._zygotes[script.key] = zygote
+        return zygote
 
-
-async def open_inbox(
-    runtime: Runtime, python: str, script: str, digest: str, directory: str, *, within_s: float
-) -> InboxZygote:
-    """Load `script`, which lies in the box with this content, under `python` of the box; Unwarm where that fails.
-
-    The programs are written below `directory` of the box.
-    """
-    for name in PROGRAMS:
-        await runtime.write(f"{directory}/{name}", (INSIDE / name).read_bytes())
-    process = await runtime.open_process([python, f"{directory}/carrier.py", script, digest])
-    zygote = InboxZygote(process)
-    try:
-        await zygote.load(within_s)
-    except BaseException:
-        await shielded(zygote.close(), within_s=_KILL_S)
-        raise
-    return zygote
+    async def _end(self, zygote: InboxZygote) -> None:
+        self._open.discard(zygote)
+        await zygote.close()
 
 
 def _take(heard: bytearray) -> tuple[dict[str, object], bytes] | None:
@@ -203,6 +250,8 @@ def _take(heard: bytearray) -> tuple[dict[str, object], bytes] | None:
 
 
 def _result(told: Mapping[str, object], rest: bytes, *, timed_out: bool, wall_s: float) -> ExecResult:
+    if _LOST in told:
+        raise RuntimeFault(f"a script was cut off in the middle: {told[_LOST]}")
     if told["fault"]:
         raise Unwarm(str(told["fault"]).partition(":")[0])
     status, size = int(str(told["status"])), int(str(told["out"]))

@@ -38,6 +38,7 @@ class Call:
         self.dropped = {1: 0, 2: 0}
         self.open = {}
         self.fault = ""
+        self.killed = False
 
     def hear(self, which, chunk):
         kept = chunk[: max(self.limit - len(self.said[which]), 0)]
@@ -49,6 +50,7 @@ class Carrier:
     def __init__(self, channel, base):
         self.channel = channel
         self.base = base
+        self.cwd = os.getcwd()
         self.calls = {}
         self.selector = selectors.DefaultSelector()
         self.selector.register(channel, selectors.EVENT_READ, self.on_zygote)
@@ -59,7 +61,8 @@ class Carrier:
     def serve(self):
         while self.serving:
             for key, _ in self.selector.select():
-                key.data()
+                if self.selector.get_map().get(key.fd) is key:  # An event before it may have shut it.
+                    key.data()
 
     def on_host(self):
         chunk = os.read(0, _CHUNK)
@@ -94,22 +97,25 @@ class Carrier:
     def run(self, told, stdin):
         mark = f"{self.base}{told['id']}."
         env = {**os.environ, **told["env"], _MARK: mark}
-        seat = {"argv": told["argv"], "env": env, "cwd": os.getcwd(), "mark": mark, "limits": {}, "writable": []}
+        seat = {"argv": told["argv"], "env": env, "cwd": self.cwd, "mark": mark, "limits": {}, "writable": []}
         seat |= {"drop_capabilities": [], "join_pid": 0, "namespaces": [], "cgroups": [], "uid": -1, "gid": -1}
         call = self.calls[told["id"]] = Call(told["id"], stdin, told["limit"], mark)
-        body = os.memfd_create("call")
-        os.write(body, json.dumps(seat).encode())
-        os.lseek(body, 0, os.SEEK_SET)
-        theirs = [
-            body,
-            self.feed(call) if stdin else os.open(os.devnull, os.O_RDWR),
-            self.listen(call, 1),
-            self.listen(call, 2),
-        ]
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", theirs))]
-        self.channel.sendmsg([_HEAD.pack(b"R", told["id"])], rights)
-        for fd in theirs:
-            os.close(fd)
+        theirs = []
+        try:
+            theirs.append(os.memfd_create("call"))
+            os.write(theirs[0], json.dumps(seat).encode())
+            os.lseek(theirs[0], 0, os.SEEK_SET)
+            theirs.append(self.feed(call) if stdin else os.open(os.devnull, os.O_RDWR))
+            theirs += [self.listen(call, 1), self.listen(call, 2)]
+            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", theirs))]
+            self.channel.sendmsg([_HEAD.pack(b"R", told["id"])], rights)
+        except OSError as error:
+            # Nothing was asked of the zygote, so the script has not begun.
+            call.fault = f"{type(error).__name__}: {error}"
+            self.end(self.calls.pop(told["id"]), 0)
+        finally:
+            for fd in theirs:
+                os.close(fd)
 
     def listen(self, call, which):
         ours, theirs = os.pipe()
@@ -153,35 +159,58 @@ class Carrier:
         os.close(fd)
 
     def kill(self, number):
-        if number not in self.calls:
-            return
-        self.channel.send(_HEAD.pack(b"K", number))
-        sweep(self.calls[number].mark)
+        if number in self.calls:
+            self.calls[number].killed = True
+            sweep(self.calls[number].mark)  # First, while it is still seen who descends from whom.
+            self.channel.send(_HEAD.pack(b"K", number))
 
     def end(self, call, status):
+        if call.killed:
+            sweep(call.mark)
         for which in (1, 2):
             while which in call.open and self.on_output(call, which):
                 pass
         for which in list(call.open):
             self.shut(call, which)
-        self.channel.send(_HEAD.pack(b"D", call.number))
         told = {"kind": "ended", "id": call.number, "status": status, "fault": call.fault}
         told |= {"out": len(call.said[1]), "dropped": [call.dropped[1], call.dropped[2]]}
         say(told, bytes(call.said[1] + call.said[2]))
+        self.channel.send(_HEAD.pack(b"D", call.number))
 
 
 def sweep(mark):
-    """Kill whatever wears the mark, wherever its session is, until nothing does."""
+    """Kill whatever wears the mark or descends from what does, wherever its session is, until nothing is found."""
     word = f"{_MARK}={mark}".encode()
     for _ in range(100):
-        found = [int(name) for name in os.listdir("/proc") if name.isdigit() and wears(name, word)]
+        found = hunted(word)
         for pid in found:
             try:
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
+            except (ProcessLookupError, PermissionError):
                 continue
         if not found:
             return
+
+
+def hunted(word):
+    parents = {int(name): parent(name) for name in os.listdir("/proc") if name.isdigit()}
+    live = {pid for pid, above in parents.items() if above}
+    found = {pid for pid in live if wears(pid, word)}
+    grown = found
+    while grown:
+        grown = {pid for pid in live - found if parents[pid] in grown}
+        found |= grown
+    return found
+
+
+def parent(pid):
+    """Its parent's number; 0 where it has none, or has ended."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            state, above = file.read().rpartition(b")")[2].split()[:2]
+    except (OSError, ValueError):
+        return 0
+    return 0 if state in (b"Z", b"X") else int(above)
 
 
 def wears(pid, word):
@@ -192,6 +221,20 @@ def wears(pid, word):
         return False
 
 
+def can_be_marked():
+    """Whether the kernel tells where an environment lies in memory: a forked child takes its mark there."""
+    with open("/proc/self/stat", "rb") as file:
+        words = file.read().rpartition(b")")[2].split()
+    return len(words) > 48 and int(words[47]) > 0
+
+
+def first_environment():
+    """What this process was started with. An interpreter adds the locale it chose, and one below it would then choose
+    otherwise than a cold one does."""
+    with open("/proc/self/environ", "rb") as file:
+        return dict(part.split(b"=", 1) for part in file.read().split(b"\0") if b"=" in part)
+
+
 def say(told, rest=b""):
     line = json.dumps(told).encode() + b"\n"
     frame = memoryview(_SIZE.pack(len(line) + len(rest)) + line + rest)
@@ -200,15 +243,19 @@ def say(told, rest=b""):
 
 
 def main(words):
+    if not can_be_marked():
+        say({"kind": "refused", "body": "no marks"})
+        return
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     base = os.environ.get(_MARK, "")
     zygote = os.path.join(os.path.dirname(os.path.abspath(__file__)), "zygote.py")
     process = subprocess.Popen(
-        [sys.executable, zygote, str(theirs.fileno()), *words],
+        [sys.orig_argv[0], zygote, str(theirs.fileno()), *words],
+        executable=sys.executable,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env={**os.environ, _MARK: base.ljust(_ROOM, "-")},
+        env={**first_environment(), _MARK.encode(): base.ljust(_ROOM, "-").encode()},
         pass_fds=[theirs.fileno()],
     )
     theirs.close()
