@@ -73,9 +73,12 @@ def _words(config: SandboxConfig, visible: tuple[str, ...], bwrap: str) -> list[
 
 def root(config: SandboxConfig) -> dict[str, Any]:
     """The same for the warden, which makes the box itself where the kernel lets it."""
-    visible = shown(config)
+    return {"direct": DIRECT, **_root(config, shown(config))}
+
+
+@functools.lru_cache(maxsize=64)
+def _root(config: SandboxConfig, visible: tuple[str, ...]) -> dict[str, Any]:
     return {
-        "direct": DIRECT,
         "directories": _DIRECTORIES,
         "links": list(_links(visible)),
         "binds": list(_binds(config, visible)),
