@@ -2,18 +2,15 @@
 # Runs under the interpreter of a script, which may be older than ours: plain Python 3.10, unannotated.
 """How a forked child takes its seat in a box: streams, session, environment, directory, limits, namespaces.
 
-What can be known before the fork is found out by `plan`, in the zygote: each page that a child is first to touch is one
-more to copy. `take` runs between the fork and the first line of the script. What cannot be done raises, and the script
-is then not run by this child at all. System calls that Python does not offer go through ctypes, loaded before the fork.
+Everything here runs between the fork and the first line of the script. What cannot be done raises, and the script is
+then not run by this child at all. System calls that Python does not offer go through ctypes, loaded before the fork.
 """
 
 import ctypes
 import io
-import json
 import os
 import resource
 import signal
-import stat
 import struct
 import sys
 import time
@@ -23,7 +20,6 @@ import ending
 _libc = ctypes.CDLL(None, use_errno=True)
 _MARK = b"ROLLWRIGHT_BOX="
 _mark = [0, 0]
-_readers = {}
 _HUGE = 2 << 20
 _MADV_HUGEPAGE, _MADV_COLLAPSE = 14, 25
 _PR_SET_PDEATHSIG, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 1, 24, 38
@@ -48,31 +44,6 @@ def prepare():
         _mark[:] = [start + at + len(_MARK), len(value)]
 
 
-def open_readers():
-    """Make the readers of the usual kinds of stdin, of which each child keeps the one for its own. The script is loaded
-    by now, so that what it made of stdin is known."""
-    kept = os.dup(0)
-    ends = [os.open(os.devnull, os.O_RDWR), *os.pipe()]
-    for fd in ends[:2]:
-        os.dup2(fd, 0)
-        _readers[_kind_of_stdin()] = _reader()
-    os.dup2(kept, 0)
-    for fd in (kept, *ends):
-        os.close(fd)
-
-
-def plan(description):
-    """Read the seat from a descriptor, and see what of it is not so in this process already."""
-    size = os.fstat(description).st_size
-    seat = json.loads(os.pread(description, size, 0))
-    own, env = os.environ.copy(), seat["env"]
-    changes = dict.fromkeys(own.keys() - env.keys())
-    changes.update((name, value) for name, value in env.items() if own.get(name) != value)
-    seat["changes"] = changes
-    seat["limits"] = [(getattr(resource, "RLIMIT_" + name), value) for name, value in seat["limits"].items()]
-    return seat
-
-
 def take(seat, streams, ruleset=-1):
     """Become a program of the box that `seat` describes, with these three descriptors as its streams."""
     for number, fd in enumerate(streams):
@@ -92,8 +63,9 @@ def take(seat, streams, ruleset=-1):
         os.setgid(seat["gid"])
     if seat["uid"] >= 0:
         os.setuid(seat["uid"])
-    _change_environment(seat["changes"])
-    for kind, value in seat["limits"]:
+    _set_environment(seat["env"])
+    for name, value in seat["limits"].items():
+        kind = getattr(resource, "RLIMIT_" + name)
         resource.setrlimit(kind, (value, value))
     _drop(seat["drop_capabilities"])
     if ruleset >= 0:
@@ -112,33 +84,26 @@ def _wear(mark):
     ctypes.memmove(place, mark.ljust(room, b"-"), room)
 
 
-def _change_environment(changes):
-    for name, value in changes.items():
-        if value is None:
-            del os.environ[name]
-        else:
+def _set_environment(env):
+    """Only what differs is touched: each page that a child writes to is a page to copy."""
+    zone = os.environ.get("TZ")
+    now = os.environ.copy()
+    for name in now.keys() - env.keys():
+        del os.environ[name]
+    for name, value in env.items():
+        if now.get(name) != value:
             os.environ[name] = value
-    if "TZ" in changes:
+    if env.get("TZ") != zone:
         time.tzset()
 
 
 def _open_stdin():
     """A reader of its own: whether stdin can be seeked was found out once, for another file."""
-    sys.stdin = sys.__stdin__ = _readers.get(_kind_of_stdin()) or _reader()
-
-
-def _kind_of_stdin():
-    seen = os.fstat(0)
-    return stat.S_IFMT(seen.st_mode), seen.st_rdev
-
-
-def _reader():
     old = sys.stdin
-    reader = io.TextIOWrapper(
+    sys.stdin = sys.__stdin__ = io.TextIOWrapper(
         io.BufferedReader(io.FileIO(0, "rb", closefd=False)), encoding=old.encoding, errors=old.errors
     )
-    reader.mode = "r"
-    return reader
+    sys.stdin.mode = "r"
 
 
 def _join(pid, names):

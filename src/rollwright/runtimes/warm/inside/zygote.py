@@ -38,8 +38,6 @@ import worker  # noqa: E402
 _HEAD = struct.Struct("!cQ")
 _NUMBER = struct.Struct("!i")
 _FDS = array.array("i")
-# Nearly all that is loaded stays, so looking for garbage meanwhile would cost a tenth of the time and find none.
-_SELDOM = (1_000_000, 10, 10)
 _LOADED_AS = "__rollwright_warm__"
 
 
@@ -169,13 +167,9 @@ def _load(path, digest):
     os.environ._data = Variables(own)
     before = dict(os.environ._data.items())
     os.environ._data.seen.clear()
-    usual = gc.get_threshold()
-    gc.set_threshold(*_SELDOM)
     try:
         script.load()
     finally:
-        if gc.get_threshold() == _SELDOM:
-            gc.set_threshold(*usual)
         changed = dict(os.environ._data.items()) != before
         os.environ._data = dict(os.environ._data.items())
     if len(os.listdir("/proc/self/task")) > 1:
@@ -204,7 +198,6 @@ class Server:
         self.poller.register(channel.fileno(), select.POLLIN)
         self.calls = {}
         self.handles = {}
-        self.collapsed = False
 
     def serve(self):
         while True:
@@ -227,25 +220,22 @@ class Server:
             fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
         kind, call = _HEAD.unpack(packet)
         if kind in (b"R", b"W"):
-            self._fork(call, fds, seated=kind == b"R")
+            self._fork(call, fds, self._worker if kind == b"W" else self._child)
         elif kind == b"K":
             self._kill(call)
         elif kind == b"D":
             self._reap(call)
         return True
 
-    def _fork(self, call, fds, *, seated):
+    def _fork(self, call, fds, become):
         try:
-            seat = self._plan(fds[0]) if seated else None
             pid = os.fork()
-        except (OSError, ValueError, MemoryError) as error:
+        except OSError as error:
             pid = -1
             self._send(b"F", call, str(error).encode())
             self._send(b"E", call, _NUMBER.pack(0))
-        if pid == 0 and seated:
-            self._child(call, fds, seat)
-        elif pid == 0:
-            self._worker(fds)
+        if pid == 0:
+            become(call, fds)
         for fd in fds:
             os.close(fd)
         if pid < 0:
@@ -256,29 +246,23 @@ class Server:
         self.poller.register(handle, select.POLLIN)
         self._send(b"S", call, _NUMBER.pack(pid))
 
-    def _plan(self, description):
-        if not self.collapsed:
-            # Huge pages make a fork several times cheaper. Workers are forked too seldom to wait for that.
-            self.collapsed = True
-            seating.collapse_pages()
-        return seating.plan(description)
-
-    def _child(self, call, fds, seat):
+    def _child(self, call, fds):
         """Become the script. A seat that cannot be taken is told, and the host runs the script cold."""
         status = 1
         try:
             try:
-                os.close(fds[0])
-                seating.take(seat, fds[1:4], *fds[4:])
+                with open(fds[0], "rb") as file:
+                    told = json.load(file)
+                seating.take(told, fds[1:4], *fds[4:])
             except BaseException as error:
                 self._send(b"F", call, f"{type(error).__name__}: {error}".encode()[:2000])
                 os._exit(0)
             self._let_go()
-            status = self.script.run(seat["argv"])
+            status = self.script.run(told["argv"])
         finally:
             ending.leave(status)
 
-    def _worker(self, fds):
+    def _worker(self, call, fds):
         """Become a worker that answers one call after the other on a channel of its own."""
         try:
             os.setsid()
@@ -334,10 +318,11 @@ def main(words):
     except Refused as refusal:
         channel.send(_HEAD.pack(b"N", 0) + str(refusal).encode())
         return
-    seating.open_readers()
-    # Frozen, no later collection touches the pages that all children share.
+    # Frozen, no later collection touches the pages that all children share; huge pages make a fork, and the first
+    # write to a page after it, several times cheaper.
     gc.collect()
     gc.freeze()
+    seating.collapse_pages()
     known = {"reads": sorted(os.fsdecode(name) for name in Variables.seen), "files": _files()}
     channel.send(_HEAD.pack(b"Y", 0) + json.dumps(known).encode())
     server = Server(channel, script)
