@@ -38,6 +38,8 @@ import worker  # noqa: E402
 _HEAD = struct.Struct("!cQ")
 _NUMBER = struct.Struct("!i")
 _FDS = array.array("i")
+# Nearly all that is loaded stays: to look for garbage all the while takes a twentieth of the time, and finds little.
+_SELDOM = (1_000_000, 10, 10)
 _LOADED_AS = "__rollwright_warm__"
 
 
@@ -167,9 +169,13 @@ def _load(path, digest):
     os.environ._data = Variables(own)
     before = dict(os.environ._data.items())
     os.environ._data.seen.clear()
+    usual = gc.get_threshold()
+    gc.set_threshold(*_SELDOM)
     try:
         script.load()
     finally:
+        if gc.get_threshold() == _SELDOM:  # Else a library chose its own, which a cold run would have, too.
+            gc.set_threshold(*usual)
         changed = dict(os.environ._data.items()) != before
         os.environ._data = dict(os.environ._data.items())
     if len(os.listdir("/proc/self/task")) > 1:
@@ -247,7 +253,11 @@ class Server:
         self._send(b"S", call, _NUMBER.pack(pid))
 
     def _child(self, call, fds):
-        """Become the script. A seat that cannot be taken is told, and the host runs the script cold."""
+        """Become the script. A seat that cannot be taken is told, and the host runs the script cold.
+
+        The call is read here and not before the fork: pages that the zygote writes to are copied for it as well, while
+        a child lives, so that nothing is saved by working ahead.
+        """
         status = 1
         try:
             try:
