@@ -43,6 +43,10 @@ async def test_a_late_script_is_ended_with_all_it_started(box, write):
     await in_boxes.check_deadline(box, write)
 
 
+async def test_a_script_that_may_have_begun_is_not_run_twice(box, write):
+    await in_boxes.check_never_twice(box, write)
+
+
 async def test_a_reset_breaks_off_warm_calls(box, write):
     await in_boxes.check_reset_under_a_call(box, write)
 

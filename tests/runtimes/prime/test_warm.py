@@ -36,6 +36,11 @@ async def test_a_late_script_is_ended_with_all_it_started(make, write):
         await in_boxes.check_deadline(box, write)
 
 
+async def test_a_script_that_may_have_begun_is_not_run_twice(make, write):
+    async with make() as box:
+        await in_boxes.check_never_twice(box, write)
+
+
 @pytest.mark.parametrize("reset", ["replace", "clean"])
 async def test_a_reset_breaks_off_warm_calls(make, write, reset):
     async with make(reset=reset) as box:

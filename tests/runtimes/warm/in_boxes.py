@@ -105,3 +105,14 @@ async def check_reset_under_a_call(box, write):
     with pytest.raises(RuntimeLost):
         await call
     assert differences(fresh, await box.inspect()) == []
+
+
+async def check_never_twice(box, write):
+    """A script under which the zygote dies has run once, and its caller is told that the answer was lost."""
+    body = "import os, signal, time\nopen('ran', 'a').write('x')\nos.kill(os.getppid(), signal.SIGKILL)\ntime.sleep(1000)\n"
+    cold = sum(stats.cold.values())
+    with pytest.raises(RuntimeFault, match="in the middle") as told:
+        await box.run_script(write(body), timeout_s=PATIENCE_S, warm=True)
+    assert not isinstance(told.value, RuntimeLost)
+    assert (await box.read("ran"), sum(stats.cold.values())) == (b"x", cold)
+    assert (await box.run_script(write("print('on')"), timeout_s=PATIENCE_S, warm=True)).text == "on\n"
