@@ -68,6 +68,7 @@ LIARS = {
     "thread raises": "import threading\nt = threading.Thread(target=lambda: 1 / 0, name='T'); t.start(); t.join()",
     "limits": "import resource\nprint([resource.getrlimit(getattr(resource, n)) for n in dir(resource) if n.startswith('RLIMIT')])",
     "descriptors": "import os\nprint(sorted(int(f) for f in os.listdir('/proc/self/fd')), os.open('.', os.O_RDONLY))",
+    "collector": "import gc; print(gc.isenabled(), gc.get_threshold(), gc.get_debug())",
     "umask": "import os; open('f', 'w').close(); m = os.umask(0); print(oct(m))",
     "session": "import os; print(os.getpgrp() == os.getpid() == os.getsid(0))",
     "privileges": "print([l for l in open('/proc/self/status') if l.startswith(('NoNewPrivs', 'Uid', 'Gid', 'CapEff', 'CapPrm'))])",
