@@ -13,11 +13,11 @@ from rollwright.runtimes.docker.relay import Relay
 @pytest.mark.parametrize(
     ("host", "port", "admitted"),
     [
-        ("pypi.org", 443, True),
-        ("PyPI.org.", 80, True),
-        ("pypi.org", 22, False),
-        ("evil-pypi.org", 443, False),
-        ("pypi.org.evil.example", 443, False),
+        ("packages.example", 443, True),
+        ("Packages.Example.", 80, True),
+        ("packages.example", 22, False),
+        ("evil-packages.example", 443, False),
+        ("packages.example.evil.example", 443, False),
         ("a.b.example", 8443, True),
         ("b.example", 8443, False),
         ("a.b.example", 443, False),
@@ -25,7 +25,7 @@ from rollwright.runtimes.docker.relay import Relay
     ],
 )
 def test_only_the_listed_are_admitted(host, port, admitted):
-    assert AllowList(["pypi.org", "*.b.example:8443"]).admits(host, port) is admitted
+    assert AllowList(["packages.example", "*.b.example:8443"]).admits(host, port) is admitted
 
 
 def test_requests_are_read():
