@@ -23,6 +23,26 @@ verify_math.warmup()
 print(json.dumps([verify_math.main(argv) for argv in json.load(sys.stdin)]))
 """
 
+# The same questions twice: as they are answered, and with every answer parsed by a library that nobody touched.
+TWICE = """
+import json, re, sys
+import sympy.parsing.sympy_parser as sympy_parser
+untouched = sympy_parser.parse_expr.__defaults__
+sys.path.insert(0, sys.argv[1])
+import verify_math
+def answer(argv):
+    try:
+        return verify_math.main(argv)
+    except Exception as error:
+        return repr(error)
+cases = json.load(sys.stdin)
+usual = [answer(argv) for argv in cases]
+lent = sympy_parser.parse_expr.__defaults__ != untouched
+verify_math.PLAIN_NUMBER = verify_math.BOXED_INTEGER = re.compile("(?!)")
+sympy_parser.parse_expr.__defaults__ = untouched
+print(json.dumps({"lent": lent, "usual": usual, "parsed": [answer(argv) for argv in cases]}))
+"""
+
 
 @pytest.fixture(scope="module")
 def python():
@@ -101,6 +121,54 @@ def test_every_shipped_problem_and_answers_of_all_kinds(python):
     assert len(verdicts) == len(expected) > 1000
     assert [case for (case, want), got in zip(expected, verdicts, strict=True) if got != want] == []
     assert done.stderr == ""
+
+
+NUMBERS = [
+    "0",
+    "-0",
+    "007",
+    "-007",
+    "18",
+    "-18",
+    "1,000",
+    "12.50",
+    "-3.0",
+    "0.000",
+    "5%",
+    "$5",
+    "1/2",
+    ".5",
+    "",
+    "x",
+    "3/0",
+]
+NUMBERS += ["999999999999999", "-999999999999999", "1000000000000000", "123456789012345678", "\u0663", "1 000"]
+FORMS = ["#### {}", "It is {}.", "\\boxed{{{}}}", "\\boxed{{ {} }}", "\\boxed{{{}.0}}", "\\boxed{{{}\\%}}", "#### {}0"]
+FORMS += [
+    "\\boxed{{+{}}}",
+    "\\boxed{{--{}}}",
+    "#### -{}",
+    "#### ${}",
+    "\\boxed{{x={}}}",
+    "\\boxed{{\\frac{{{}}}{{1}}}}",
+]
+
+
+def numbers():
+    """Each number asked for in each form, as it is and as the next one: plain, odd, and none at all."""
+    for place, gold in enumerate(NUMBERS):
+        for style in ("number", "boxed"):
+            for said in (gold, NUMBERS[place - 1]):
+                yield from ((style, gold, form.format(said)) for form in FORMS)
+
+
+def test_what_is_answered_without_the_parser_is_what_the_parser_says(python):
+    cases = [*(case for case, _ in shipped()), *RIGHT, *WRONG, *numbers()]
+    command = [python, "-c", TWICE, str(VERIFIER.parent)]
+    done = subprocess.run(command, input=json.dumps(cases), capture_output=True, text=True, timeout=120, check=True)
+    told = json.loads(done.stdout)
+    assert [*zip(cases, told["usual"], strict=True)] == [*zip(cases, told["parsed"], strict=True)]
+    assert told["lent"], "the parser gathers its names for every number"
 
 
 async def scores_of(task, reply, runtime, state=None):

@@ -16,6 +16,7 @@ import logging
 import re
 import sys
 
+import sympy.parsing.sympy_parser as sympy_parser  # type: ignore[import-not-found, import-untyped, unused-ignore]
 from math_verify import parse, verify  # type: ignore[import-not-found, unused-ignore]
 
 # Without deadlines of its own the library warns on stderr, once per process, which would tell a warm run from a cold.
@@ -23,6 +24,8 @@ logging.getLogger("math_verify").setLevel(logging.ERROR)
 
 NUMBER = r"(?:(?<![\w)\]}])-)?\\?\$?(?:(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?(?:/[0-9]+)?|\.[0-9]+)"
 LAST_NUMBER = re.compile(NUMBER)
+PLAIN_NUMBER = re.compile(r"-?[0-9]{1,15}(?:\.[0-9]{1,15})?")
+BOXED_INTEGER = re.compile(r"\\boxed\{(-?[0-9]{1,15})\}")
 HASHED = re.compile(r"####[ \t*]*(" + NUMBER + ")")
 BRACES = re.compile(r"\\(?:boxed|fbox)\s{0,8}\{|\\[{}\\]|[{}]")
 SEARCHED_CHARS = 2000
@@ -33,19 +36,30 @@ MAX_BOX_CHARS = 1000
 
 def main(argv: list[str]) -> str:
     style, gold, answer = argv
-    expected = parse(_boxed(_final_gold(style, gold)), parsing_timeout=None)
-    if not expected:
-        raise ValueError(f"the expected answer {gold!r} is no mathematics")
+    wanted = _final_gold(style, gold)
+    # A plain number is mathematics; it is parsed once it has to be compared with something that is none.
+    expected = [] if PLAIN_NUMBER.fullmatch(wanted) else _parsed(gold, wanted)
     said = _final_answer(style, _tidy(answer))
     if not said:
         return "0.0"
     if _plain(said) == _plain(_boxed(gold)):
         return "1.0"
+    ours, theirs = BOXED_INTEGER.fullmatch(_boxed(wanted)), BOXED_INTEGER.fullmatch(said)
+    if ours and theirs:
+        return "1.0" if int(ours[1]) == int(theirs[1]) else "0.0"
+    expected = expected or _parsed(gold, wanted)
     try:
         right = verify(expected, parse(said, parsing_timeout=None), timeout_seconds=None)
     except Exception:  # Whatever an answer does to the parser, it is the answer that is wrong.
         return "0.0"
     return "1.0" if right else "0.0"
+
+
+def _parsed(gold: str, wanted: str) -> "list[object]":
+    expected: list[object] = parse(_boxed(wanted), parsing_timeout=None)
+    if not expected:
+        raise ValueError(f"the expected answer {gold!r} is no mathematics")
+    return expected
 
 
 def _final_gold(style: str, gold: str) -> str:
@@ -99,15 +113,43 @@ def _plain(text: str) -> str:
     return re.sub(r"\s+|\\[,;]", "", text)
 
 
+def _lend_names() -> None:
+    """sympy gathers its thousand names anew for each number that it reads; lend it those that it gathered once.
+
+    They become the default of an argument of its parser, so that whatever calls it finds them, also in a fork. A sympy
+    that is built otherwise goes on gathering.
+    """
+    read = getattr(sympy_parser, "parse_expr", None)
+    code, defaults = getattr(read, "__code__", None), getattr(read, "__defaults__", None)
+    words = code.co_varnames[: code.co_argcount] if code else ()
+    place = words.index("global_dict") - len(words) if "global_dict" in words else 0
+    if read is None or not defaults or not -len(defaults) <= place < 0 or defaults[place] is not None:
+        return
+    gathered: list[object] = []
+
+    def keep(tokens: object, local_names: object, names: object) -> object:
+        gathered.append(names)
+        return tokens
+
+    read("0", transformations=(keep,))
+    lent = list(defaults)
+    lent[place] = gathered[0]
+    read.__defaults__ = tuple(lent)
+
+
 def warmup() -> None:
     """What a zygote runs once after import: grammars and caches are built on first use, not on import."""
     main(["number", "1,000", "So it is 990 + 10.\n#### 1000"])
     main(["number", "18", "The sum is 17."])
+    main(["number", "18", r"That is $\boxed{\frac{36}{2}}$."])
+    main(["number", "18", "#### 18.00"])
     main(["boxed", r"\frac{1}{2}", r"Half, so $\boxed{0.5}$."])
     main(["boxed", r"2 + \sqrt{5}", r"$\boxed{\sqrt{5} + 2}$"])
     main(["boxed", "x^2 - 1", r"$\boxed{(x - 1)(x + 1)}$"])
     main(["boxed", "[-2, 5)", r"$\boxed{[-2, 5]}$"])
 
+
+_lend_names()
 
 if __name__ == "__main__":
     print(main(sys.argv[1:]))
