@@ -7,8 +7,13 @@ Four ways in one run, over the same answers and on the same CPU slots (as many a
   reference  the design that was published before: one warm worker per pooled runtime, so `--concurrency` imports
   fork       `warm=True`: one import, one fork per call
   shared     `warm="shared"`: one import, calls in workers that stay
-Starting is part of every way: each begins with nothing loaded. Times are wall time of the whole run over its calls.
+Starting is part of every way: each begins with nothing loaded. Times are wall time of the whole run over its calls;
+`..._cpu_ms` is the CPU time of all processes of that run, ours included, over the same calls.
 `peak_rss_mb` is what all processes of the warm fork run take together, shared pages counted once (PSS), at its highest.
+
+The answers are such as come from gsm8k: of twenty, fourteen end in the right number, three in a wrong one, and one each
+says it as a decimal, as a fraction, or not at all. `parsed_share` is the part of them that reaches math-verify's
+parser, counted in the verifier; `fork_parsed_ms` is a forked call, nothing started, where all of them do.
 """
 
 from __future__ import annotations
@@ -18,6 +23,8 @@ import asyncio
 import gc
 import json
 import os
+import resource
+import subprocess
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -39,33 +46,56 @@ print("ready", flush=True)
 for line in sys.stdin:
     print(script.main(json.loads(line)), flush=True)
 """
+_COUNTER = """
+import importlib.util, json, sys
+spec = importlib.util.spec_from_file_location("script", sys.argv[1])
+script = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(script)
+parse, parsed = script.parse, set()
+for number, argv in enumerate(json.load(sys.stdin)):
+    script.parse = lambda *args, **kwargs: parsed.add(number) or parse(*args, **kwargs)
+    script.main(argv)
+print(len(parsed))
+"""
 _SAMPLE = 24
+_PARSED_SAMPLE = 200
 _EVERY_S = 0.05
 _PATIENCE_S = 600.0
 
-Call = Callable[[SubprocessRuntime, int], Awaitable[str]]
+Call = Callable[[SubprocessRuntime, list[str]], Awaitable[str]]
 
 
-def _args(number: int) -> list[str]:
-    """Answers as they come: right ones, wrong ones, and some that say nothing."""
-    gold = 7 * number % 993 + 2
-    said = (f"It is {gold - 1} + 1 = {gold}.\n#### {gold}", f"So $\\boxed{{{gold + number % 2}}}$.", "I do not know.")
-    return ["number", str(gold), said[number % 3]]
+_STEPS = "First we add up what each of them has: {0} and {1} make {2}. Then we take half of that, which is {3}. " * 3
+_PARSED = ("decimal", "fraction")
+_KINDS = (*["right"] * 6, "decimal", *["wrong"] * 2, *["right"] * 4, "fraction", *["right"] * 4, "wrong", "none")
 
 
-def _expected(number: int) -> str:
-    return "1.0" if number % 3 == 0 or (number % 3 == 1 and number % 2 == 0) else "0.0"
+def _said(kind: str, gold: int) -> str:
+    steps = _STEPS.format(gold + 3, gold - 3, 2 * gold, gold)
+    return {
+        "right": f"{steps}\n#### {gold:,}",
+        "wrong": f"{steps}\n#### {gold + 5}",
+        "decimal": f"{steps}\nThat is ${gold}.00",
+        "fraction": f"{steps}\n$\\boxed{{\\frac{{{2 * gold}}}{{2}}}}$",
+        "none": "I do not know.",
+    }[kind]
 
 
-async def _burst(boxes: list[SubprocessRuntime], calls: int, call: Call) -> float:
+def _asked(number: int, kinds: tuple[str, ...]) -> tuple[list[str], str]:
+    """The words of a call, and its answer."""
+    kind, gold = kinds[number % len(kinds)], 7 * number % 1993 + 2
+    return ["number", str(gold), _said(kind, gold)], "0.0" if kind in ("wrong", "none") else "1.0"
+
+
+async def _burst(boxes: list[SubprocessRuntime], calls: int, call: Call, kinds: tuple[str, ...] = _KINDS) -> float:
     """Wall seconds of `calls` calls, one at a time per box; every answer is checked."""
-    numbers = iter(range(calls))
+    questions = iter([_asked(number, kinds) for number in range(calls)])
 
     async def drive(box: SubprocessRuntime) -> None:
-        for number in numbers:
-            answer = await call(box, number)
-            if answer != _expected(number):
-                raise SystemExit(f"call {number} answered {answer!r} and not {_expected(number)!r}")
+        for words, expected in questions:
+            answer = await call(box, words)
+            if answer != expected:
+                raise SystemExit(f"{words} was answered with {answer!r} and not {expected!r}")
 
     gc.collect()
     began = time.perf_counter()
@@ -74,8 +104,8 @@ async def _burst(boxes: list[SubprocessRuntime], calls: int, call: Call) -> floa
 
 
 def _script_call(warm: Warm) -> Call:
-    async def call(box: SubprocessRuntime, number: int) -> str:
-        result = await box.run_script(VERIFIER, _args(number), timeout_s=_PATIENCE_S, warm=warm)
+    async def call(box: SubprocessRuntime, words: list[str]) -> str:
+        result = await box.run_script(VERIFIER, words, timeout_s=_PATIENCE_S, warm=warm)
         return result.text.strip() or repr(result)
 
     return call
@@ -87,15 +117,15 @@ async def _reference(boxes: list[SubprocessRuntime], calls: int, slots: CpuSlots
     async with AsyncExitStack() as stack:
         workers: dict[str, object] = {}
 
-        async def call(box: SubprocessRuntime, number: int) -> str:
+        async def call(box: SubprocessRuntime, words: list[str]) -> str:
             async with slots.take():
                 if box.name not in workers:
-                    words = [os.fspath(python), "-c", _WORKER, os.fspath(VERIFIER)]
-                    process = await stack.enter_async_context(await box.open_process(words))
+                    program = [os.fspath(python), "-c", _WORKER, os.fspath(VERIFIER)]
+                    process = await stack.enter_async_context(await box.open_process(program))
                     workers[box.name] = process
                     await _line(process)
                 process = workers[box.name]  # type: ignore[assignment]
-                await process.write(json.dumps(_args(number)).encode() + b"\n")
+                await process.write(json.dumps(words).encode() + b"\n")
                 return await _line(process)
 
         return await _burst(boxes, calls, call)
@@ -135,6 +165,42 @@ def _pss_mb() -> float:
     return total / 1024
 
 
+async def _parsed_share(calls: int) -> float:
+    """The part of the answers that the verifier hands to math-verify's parser."""
+    words = [os.fspath(await provision(VERIFIER)), "-c", _COUNTER, os.fspath(VERIFIER)]
+    asked = json.dumps([_asked(number, _KINDS)[0] for number in range(calls)])
+    done = await asyncio.to_thread(subprocess.run, words, input=asked, capture_output=True, text=True, check=True)
+    return int(done.stdout) / calls
+
+
+def _cpu_s() -> float:
+    """CPU time of this process and of all that ended below it."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in used)
+
+
+async def _per_call(way: Awaitable[float], calls: int) -> tuple[float, float]:
+    """Milliseconds of wall time and of CPU time per call; what the way has loaded ends with it."""
+    began = _cpu_s()
+    wall_s = await way
+    await keeper().close()
+    return wall_s / calls * 1e3, (_cpu_s() - began) / calls * 1e3
+
+
+async def _peak_mb(boxes: list[SubprocessRuntime], calls: int) -> float:
+    """Looking at memory costs CPU, so it is looked at in a run of its own."""
+    over = asyncio.Event()
+    looking = asyncio.create_task(_peak_pss_mb(over))
+    await _burst(boxes, min(calls, 256), _script_call(True))
+    over.set()
+    return await looking
+
+
+async def _fork_parsed_ms(boxes: list[SubprocessRuntime], calls: int) -> float:
+    sample = min(calls, _PARSED_SAMPLE)
+    return await _burst(boxes, sample, _script_call(True), _PARSED) / sample * 1e3
+
+
 async def _measure(calls: int, concurrency: int) -> dict[str, float]:
     slots = CpuSlots()
     await provision(VERIFIER)
@@ -142,18 +208,12 @@ async def _measure(calls: int, concurrency: int) -> dict[str, float]:
         boxes = [await stack.enter_async_context(SubprocessRuntime(slots=slots)) for _ in range(concurrency)]
         sample = min(calls, _SAMPLE)
         await _burst(boxes[:2], 2, _script_call(False))  # Files are in the page cache for every way alike.
-        cold_ms = await _burst(boxes, sample, _script_call(False)) / sample * 1e3
-        reference_ms = await _reference(boxes, calls, slots) / calls * 1e3
-        fork_ms = await _burst(boxes, calls, _script_call(True)) / calls * 1e3
-        await keeper().close()
-        shared_ms = await _burst(boxes, calls, _script_call("shared")) / calls * 1e3
-        await keeper().close()
-        # Looking at memory costs CPU, so it is looked at in a run of its own.
-        over = asyncio.Event()
-        looking = asyncio.create_task(_peak_pss_mb(over))
-        await _burst(boxes, min(calls, 256), _script_call(True))
-        over.set()
-        peak_rss_mb = await looking
+        cold_ms, cold_cpu_ms = await _per_call(_burst(boxes, sample, _script_call(False)), sample)
+        reference_ms, reference_cpu_ms = await _per_call(_reference(boxes, calls, slots), calls)
+        fork_ms, fork_cpu_ms = await _per_call(_burst(boxes, calls, _script_call(True)), calls)
+        shared_ms, shared_cpu_ms = await _per_call(_burst(boxes, calls, _script_call("shared")), calls)
+        peak_rss_mb = await _peak_mb(boxes, calls)
+        fork_parsed_ms = await _fork_parsed_ms(boxes, calls)
         await keeper().close()
     return {
         "fork_over_cold": cold_ms / fork_ms,
@@ -164,6 +224,12 @@ async def _measure(calls: int, concurrency: int) -> dict[str, float]:
         "reference_ms": reference_ms,
         "fork_ms": fork_ms,
         "shared_ms": shared_ms,
+        "cold_cpu_ms": cold_cpu_ms,
+        "reference_cpu_ms": reference_cpu_ms,
+        "fork_cpu_ms": fork_cpu_ms,
+        "shared_cpu_ms": shared_cpu_ms,
+        "fork_parsed_ms": fork_parsed_ms,
+        "parsed_share": await _parsed_share(calls),
     }
 
 
