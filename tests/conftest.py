@@ -24,3 +24,16 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         if item.get_closest_marker("soak"):
             item.add_marker(pytest.mark.skip(reason="a long test; run it with --soak"))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Where several processes share the tests, one of them has all that need the container engine, so that one engine
+    is started. It begins with them, because they are the longest; the others take single tests as they become free."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class OneEngine(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            return "engine" if "runtimes/docker/" in nodeid or "[docker]" in nodeid else nodeid
+
+    return OneEngine(config, log)

@@ -8,15 +8,9 @@ import pytest
 import uvloop
 
 from rollwright.runtimes import SubprocessConfig, SubprocessRuntime
+from runtimes.container_engine import engine_socket
 
-
-def pytest_collection_modifyitems(items):
-    """Some tests of real boxes fail once in dozens of runs on a busy machine, for reasons that are not all understood.
-    They get a second and a third try, and the report names those that needed one: each is a defect to be found."""
-    here = Path(__file__).parent
-    for item in items:
-        if item.path.is_relative_to(here):
-            item.add_marker(pytest.mark.flaky(reruns=2))
+__all__ = ["engine_socket"]
 
 
 @pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])

@@ -16,9 +16,7 @@ from rollwright.runtimes import PoolConfig, RuntimePool, runtime_config
 from rollwright.runtimes.journal import Journal
 from rollwright.runtimes.poison import check_unpoisoned, poison
 from rollwright.runtimes.sweep import sweep_all
-from runtimes.docker.conftest import IMAGE, engine_socket
-
-__all__ = ["engine_socket"]
+from runtimes.docker.engine_books import IMAGE
 
 FILES = {"subprocess": 2_000, "sandbox": 50_000, "docker": 1_000}
 """Of the poisoner's tree; 100,000 everywhere with --soak."""
