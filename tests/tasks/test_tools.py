@@ -155,7 +155,7 @@ async def test_a_refusal_is_a_value():
         (SystemExit(2), "tool 'answer' of Box raised SystemExit: 2"),
         (object(), "tool 'answer' of Box returned object, which does not go into JSON"),
     ],
-    ids=str,
+    ids=["raises", "exits", "answers with no JSON"],
 )
 async def test_a_tool_that_breaks_is_a_tool_error(value, said):
     with pytest.raises(ToolError) as broken:
