@@ -16,6 +16,7 @@ import pytest
 from rollwright.runtimes.journal import Journal
 from rollwright.runtimes.sandbox import SandboxConfig, cgroups
 from rollwright.runtimes.sandbox.keeper import Keeper, keeper
+from rollwright.runtimes.sandbox.layout import order
 from rollwright.runtimes.sandbox.runtime import SandboxRuntime
 from rollwright.runtimes.sandbox.sweep import sweep
 from rollwright.runtimes.sweep import sweep_all
@@ -124,7 +125,7 @@ async def test_a_dead_warden_loses_its_boxes_and_is_replaced(make):
 
 def test_a_keeper_that_is_closed_ends_its_warden():
     other = Keeper()
-    other.channel().close()
+    other.channel([], order(SandboxConfig())).close()
     process = other._process
     other.close()
     assert process.returncode == 0

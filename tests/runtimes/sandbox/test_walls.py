@@ -1,6 +1,7 @@
 """What programs in a sandbox cannot see, write, reach or use up."""
 
 import asyncio
+import json
 import os
 import secrets
 import sys
@@ -12,7 +13,7 @@ from rollwright.runtimes import Ending
 from rollwright.runtimes.asking import FETCH, served
 from rollwright.runtimes.local import landlock
 from rollwright.runtimes.local.census import MARK
-from rollwright.runtimes.sandbox.layout import root, shown
+from rollwright.runtimes.sandbox.layout import order, shown
 from rollwright.runtimes.testing import raises, sh
 from rollwright.wire import RuntimeFault, RuntimeLost, UsageError
 
@@ -86,7 +87,7 @@ for name, arguments in (("unshare", (0x10000000,)), ("ptrace", (0, 0, 0, 0)), ("
 
 _VIEW = """
 stat -c "%A %u %g %N" / /* /dev/* /home/* /run/* /var/*
-id -u; id -g; hostname; cat /proc/1/status | grep -e ^Name -e ^CapPrm -e ^CapEff -e ^NoNew -e ^Seccomp: -e ^Sig
+id -u; id -g; hostname; cat /proc/1/status | grep -e ^CapPrm -e ^CapEff -e ^NoNew -e ^Seccomp: -e ^Sig
 cat /proc/self/status | grep -e ^Cap -e ^NoNew -e ^Seccomp: -e ^Sig
 for place in / /dev /proc/sys/kernel/hostname /etc /usr /run /proc/sysrq-trigger; do test -w $place && echo $place; done
 for file in /etc/shadow /dev/null /dev/full; do head -c 3 $file | wc -c; done
@@ -120,8 +121,12 @@ async def test_a_box_made_by_bwrap_is_the_same_box(make, monkeypatch):
 
 
 async def test_a_refusal_of_the_kernel_leads_to_bwrap(make, monkeypatch):
-    refused = {"hostname": "h" * 65}
-    monkeypatch.setattr("rollwright.runtimes.sandbox.box.root", lambda config: {**root(config), **refused})
+    def refused(config):
+        told = json.loads(order(config))
+        told["root"]["hostname"] = "h" * 65
+        return json.dumps(told).encode()
+
+    monkeypatch.setattr("rollwright.runtimes.sandbox.box.order", refused)
     async with make() as box:
         assert made_by_bwrap(box)
         assert await sh(box, "hostname") == "box\n"

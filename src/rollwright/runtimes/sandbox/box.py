@@ -13,20 +13,17 @@ import socket
 from collections.abc import Mapping
 from contextlib import suppress
 
-import msgspec
-
 from rollwright.runtimes.journal import Journal
 from rollwright.runtimes.local.threads import in_thread
 from rollwright.runtimes.state import BoxState
 from rollwright.wire import RuntimeFault, RuntimeLost
 
 from . import cgroups
-from .channel import Channel, in_memory
+from .channel import Channel
 from .config import SandboxConfig
 from .keeper import keeper
-from .layout import bwrap_words, furnishing, root
+from .layout import order
 from .looks import look
-from .seccomp import filter_code
 from .sweep import SEPARATOR
 
 KIND = "sandbox"
@@ -51,16 +48,12 @@ class Box:
         self._noted = False
 
     async def make(self) -> None:
-        order, link = await in_thread(self._prepare)
-        self.channel = Channel(link)
+        self.channel = Channel(await in_thread(self._begin))
         # The groups are needed by the first program only, and are made while the warden works.
         grouping = asyncio.create_task(in_thread(self._make_groups), name=f"groups of {self.name}")
-        body, code = in_memory(order), in_memory(filter_code())
         try:
-            reply, fds = await self.channel.ask("open", [body, code])
+            reply, fds = await self.channel.opened()
         finally:
-            os.close(body)
-            os.close(code)
             await grouping
         self._diag = fds[0]
         self._keep_upper(fds[1:])
@@ -109,18 +102,9 @@ class Box:
         kept = {name: value for name, value in limits.items() if value or name == "RLIMIT_CORE"}
         return {name: _lower(name, value) for name, value in kept.items()}
 
-    def _prepare(self) -> tuple[bytes, socket.socket]:
-        code = filter_code()
-        words = bwrap_words(self.config, filtered=bool(code))
+    def _begin(self) -> socket.socket:
         self._note()
-        order = {
-            "argv": words,
-            "env": {"PATH": os.defpath},
-            "seccomp": code.hex(),
-            "root": root(self.config),
-            "plan": furnishing(self.config, self._group_places()),
-        }
-        return msgspec.json.encode(order), keeper.channel()
+        return keeper.channel(self._group_places(), order(self.config))
 
     def _make_groups(self) -> None:
         bounds = cgroups.Bounds(self.config.memory_mb, self.config.cpus, self.config.pids)

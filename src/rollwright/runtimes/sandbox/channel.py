@@ -54,6 +54,12 @@ class Channel:
             raise
         return number, future
 
+    async def opened(self) -> Answer:
+        """What becomes of the box itself: it is the first request, and came to the warden with the channel."""
+        self._count = 1
+        future = self._asked[1] = self._loop.create_future()
+        return await self.wait(future, "open")
+
     async def wait(self, future: asyncio.Future[Answer], op: str) -> Answer:
         """What `begin` promised; what nobody waits for any more is closed when it comes."""
         try:

@@ -11,14 +11,21 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import msgspec
 
 from rollwright.wire import RuntimeFault
+
+from .channel import in_memory
 
 _BOOT = "import sys; sys.path += sys.argv[2:]; from warden.start import run; run(int(sys.argv[1]))"
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _PATHS = (_HERE, os.path.join(os.path.dirname(_HERE), "local"))
 """Where the warden finds itself, and the module for landlock, which needs nothing else either."""
 _END_S = 10.0
+_ORDER_LIMIT = 50_000
 
 
 class Keeper:
@@ -30,12 +37,14 @@ class Keeper:
         self._process: subprocess.Popen[bytes] | None = None
         self._owner = 0
 
-    def channel(self) -> socket.socket:
-        """Our end of a channel to a box that is yet to be made."""
+    def channel(self, groups: Sequence[str], order: bytes) -> socket.socket:
+        """Our end of a channel to a box that is made from now on, as `order` says. The warden removes `groups` with it
+        where we no longer can."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        head = msgspec.json.encode(groups) + b"\n"
         try:
-            with self._lock, theirs:
-                socket.send_fds(self._warden(), [b"{}"], [theirs.fileno()])
+            with theirs, _parcel(order) as (words, fds), self._lock:
+                socket.send_fds(self._warden(), [head, words], [theirs.fileno(), *fds])
         except OSError as error:
             ours.close()
             raise RuntimeFault(f"the keeper of sandboxes could not be reached: {error}") from error
@@ -76,6 +85,19 @@ class Keeper:
                 start_new_session=True,
             )
         self._control, self._owner = ours, os.getpid()
+
+
+@contextmanager
+def _parcel(order: bytes) -> Iterator[tuple[bytes, list[int]]]:
+    """An order as it is sent: in the message, or in a file where it is too long for that."""
+    if len(order) <= _ORDER_LIMIT:
+        yield order, []
+        return
+    fd = in_memory(order)
+    try:
+        yield b"", [fd]
+    finally:
+        os.close(fd)
 
 
 keeper = Keeper()

@@ -13,10 +13,13 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import msgspec
+
 from rollwright.runtimes.provision import cache_dir
 from rollwright.wire import UsageError
 
 from .config import SandboxConfig
+from .seccomp import filter_code
 
 WORKSPACE, HOME, TMP, TMPDIR = "/workspace", "/home/box", "/tmp", "/tmp/box"
 PLACES = {WORKSPACE: "755", HOME: "755", TMP: "1777", "/dev/shm": "1777"}
@@ -56,7 +59,6 @@ def bwrap_words(config: SandboxConfig, *, filtered: bool) -> list[str]:
     return [*_words(config, shown(config), _bwrap()), *(["--seccomp", "4"] if filtered else []), "--", *_HOLD]
 
 
-@functools.lru_cache(maxsize=64)
 def _words(config: SandboxConfig, visible: tuple[str, ...], bwrap: str) -> list[str]:
     words = [bwrap, "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts"]
     words += ["--uid", str(USER), "--gid", str(USER), "--hostname", _HOSTNAME, "--die-with-parent", "--as-pid-1"]
@@ -71,24 +73,36 @@ def _words(config: SandboxConfig, visible: tuple[str, ...], bwrap: str) -> list[
     return [*words, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/", "--info-fd", "3"]
 
 
-def root(config: SandboxConfig) -> dict[str, Any]:
-    """The same for the warden, which makes the box itself where the kernel lets it."""
-    return {"direct": DIRECT, **_root(config, shown(config))}
-
-
-@functools.lru_cache(maxsize=64)
 def _root(config: SandboxConfig, visible: tuple[str, ...]) -> dict[str, Any]:
+    """The root for the warden, which makes the box itself where the kernel lets it."""
     return {
         "directories": _DIRECTORIES,
         "links": list(_links(visible)),
         "binds": list(_binds(config, visible)),
         "hostname": _HOSTNAME,
         "user": USER,
-        "first": _HOLD,
     }
 
 
-def furnishing(config: SandboxConfig, groups: Iterable[str]) -> dict[str, Any]:
+def order(config: SandboxConfig) -> bytes:
+    """All that the warden is told of a box. Boxes of the same config have the same order, to the byte."""
+    return _order(config, shown(config), DIRECT)
+
+
+@functools.lru_cache(maxsize=64)
+def _order(config: SandboxConfig, visible: tuple[str, ...], direct: bool) -> bytes:
+    code = filter_code()
+    parts = {
+        "argv": bwrap_words(config, filtered=bool(code)),
+        "env": {"PATH": os.defpath},
+        "seccomp": code.hex(),
+        "root": {"direct": direct, **_root(config, visible)},
+        "plan": _furnishing(config, visible),
+    }
+    return msgspec.json.encode(parts)
+
+
+def _furnishing(config: SandboxConfig, visible: tuple[str, ...]) -> dict[str, Any]:
     """What the warden mounts where, at the start and at every reset."""
     lower = _LOWER if config.workspace_from else ""
     return {
@@ -97,10 +111,9 @@ def furnishing(config: SandboxConfig, groups: Iterable[str]) -> dict[str, Any]:
         ],
         "size_mb": config.disk_mb,
         "inodes": config.disk_files,
-        "carried": [path for path in shown(config) if _below(path, PLACES)],
+        "carried": [path for path in visible if _below(path, PLACES)],
         "directories": [TMPDIR],
         "hidden": _hidden(),
-        "groups": list(groups),
         # The host's network is where the warden is already, and is not the box's to enter.
         "spaces": ["mnt", "net"] if config.network == "none" else ["mnt"],
     }

@@ -12,38 +12,57 @@ import re
 import signal
 import socket
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
-from .build import start_first
+from .blueprint import blueprint
 from .entry import errand, start_keeper, start_program
-from .furnish import clear, is_exiting, settle
-from .loop import Loop, read_all, receive, send
+from .furnish import LEFT, is_exiting, running
+from .kernel import owner_of
+from .loop import Loop, hear, read_all, receive, receive_bytes, send
+from .runner import BASE, Work
 
 _CHILD = re.compile(rb'"child-pid": *([0-9]+)')
+_DONE = b"done"
 _REMOVE_S = 2.0
+_GONE_S = 10.0
 _LAST_S = 20
 """How long the end of all boxes may take after the owner's; what is left then dies with this process."""
 
 
+class Told:
+    """What came of an errand of the runner."""
+
+    def __init__(self, word: bytes = b"", fds: Sequence[int] = (), error: str = "") -> None:
+        self.word = word
+        self.fds = fds
+        self.error = error
+
+
 class Box:
-    def __init__(self, loop: Loop, channel: socket.socket, on_end: Callable[[Box], None]) -> None:
+    """`data` is its order, `groups` are the control groups that are made for it. It is made at once, and that is the
+    first request of its channel."""
+
+    def __init__(
+        self, loop: Loop, channel: socket.socket, on_end: Callable[[Box], None], groups: Sequence[str], data: bytes
+    ) -> None:
         self._loop = loop
         self._channel = channel
         self._on_end = on_end
+        self._groups = groups
         self._ending = False
-        self._build: socket.socket | None = None
-        self._made: list[int] = []
         self._asked: dict[str, Any] | None = None
-        self._plan: dict[str, Any] = {}
-        self._seccomp = b""
         self._keeper = 0
+        self._session = 0
+        self._link: socket.socket | None = None
         self._pid = 0
         self._handle = -1
         self._pipes: list[int] = []
         self._programs: dict[int, tuple[int, int]] = {}
+        self._blueprint = blueprint(data)
         loop.watch(channel.fileno(), self._on_message)
+        self._open({"id": 1})
 
     def end(self, request: dict[str, Any] | None = None) -> None:
         """Kill the box; the rest follows when its first process, and with it every other, is gone."""
@@ -63,7 +82,6 @@ class Box:
     def _finish(self) -> None:
         """Nothing of the box runs any more. Its channel is closed, by which an owner who did not ask learns of it."""
         self._ending = True
-        self._end_build()
         self._close_pipes()
         if self._handle >= 0:
             self._loop.forget(self._handle)
@@ -74,7 +92,7 @@ class Box:
         if self._asked is not None:
             self._answer(self._asked)
         else:
-            _remove_groups(self._plan.get("groups", ()))
+            _remove_groups(self._groups)
         self._loop.forget(self._channel.fileno())
         self._channel.close()
         self._on_end(self)
@@ -84,13 +102,20 @@ class Box:
             self._loop.forget(fd)
             os.close(fd)
         self._pipes = []
+        if self._link is not None:
+            self._loop.forget(self._link.fileno())
+            self._link.close()
+            self._link = None
 
     def _kill_keeper(self) -> None:
-        """Our own child: the first process itself, or the part of bwrap that stayed outside."""
+        """Our own children: the first process itself, or the part of bwrap that stayed outside, and who made it."""
         if self._keeper:
             os.kill(self._keeper, signal.SIGKILL)
             os.waitpid(self._keeper, 0)
             self._keeper = 0
+        if self._session:
+            _bury(self._session)
+            self._session = 0
 
     def _on_message(self) -> None:
         message = receive(self._channel)
@@ -107,77 +132,65 @@ class Box:
             for fd in fds:
                 os.close(fd)
 
-    def _answer(self, request: dict[str, Any], fds: Sequence[int] = (), **fields: Any) -> None:
-        send(self._channel, {"id": request["id"], "error": "", **fields}, fds)
+    def _answer(self, request: dict[str, Any], fds: Sequence[int] = (), *, error: str = "", **fields: Any) -> None:
+        send(self._channel, {"id": request["id"], "error": error, **fields}, fds)
 
-    def _do_open(self, request: dict[str, Any], fds: list[int]) -> None:
-        order = json.loads(read_all(fds[0]))
-        self._plan = order["plan"]
-        self._seccomp = bytes.fromhex(order["seccomp"])
-        if order["root"]["direct"]:
+    def _open(self, request: dict[str, Any]) -> None:
+        if self._blueprint.direct:
             with suppress(OSError):  # The kernel may still let bwrap do it.
-                self._open_directly(request, order, os.dup(fds[1]))
+                self._open_directly(request)
                 return
-        self._open_with_bwrap(request, order, fds[1])
+        self._open_otherwise(request)
 
-    def _open_directly(self, request: dict[str, Any], order: dict[str, Any], code: int) -> None:
-        """Make the box here, or else with bwrap, which needs the filter in a file."""
-        talk, echo = os.pipe()
-        self._pipes = [echo, code]
-        try:
-            self._keeper, answers = start_first(order, self._seccomp, talk)
-        except OSError:
-            self._close_pipes()
-            raise
-        finally:
-            os.close(talk)
-        self._build = answers
-        faults = ["the first process died"]
+    def _open_directly(self, request: dict[str, Any]) -> None:
+        self._session, link = self._blueprint.making.begin()
+        self._link = link
 
         def on_told() -> None:
-            message = receive(answers)
-            if message is not None:
-                faults[:] = filter(None, [message[0]["error"]])
-                self._made += message[1]
+            told = hear(link)
+            self._loop.forget(link.fileno())
+            if told is None or told[0] != _DONE:
+                self._open_otherwise(request)
                 return
-            try:
-                self._on_built(request, order, faults)
-            except OSError as error:
-                self._answer(request, error=str(error))
-            finally:
-                self._end_build()
+            # The socket stays open for the box to live, and is not listened to any more.
+            link.shutdown(socket.SHUT_RD)
+            self._on_built(request, *told[1:])
 
-        self._loop.watch(answers.fileno(), on_told)
+        self._loop.watch(link.fileno(), on_told)
 
-    def _on_built(self, request: dict[str, Any], order: dict[str, Any], faults: Sequence[str]) -> None:
-        if faults:
-            self._kill_keeper()
-            self._open_with_bwrap(request, order, self._pipes[1])
-            return
-        self._pid = self._keeper
-        self._handle = os.pidfd_open(self._pid)
+    def _open_otherwise(self, request: dict[str, Any]) -> None:
+        """The kernel refused a part of it. What was written down of this order may be out of date, too."""
+        blueprint.cache_clear()
+        self._kill_keeper()
+        self._close_pipes()
+        try:
+            self._open_with_bwrap(request)
+        except OSError as error:
+            self._answer(request, error=str(error))
+
+    def _on_built(self, request: dict[str, Any], fds: list[int], pid: int) -> None:
+        self._pid = self._keeper = pid
+        os.waitpid(self._session, 0)
+        self._session = 0
+        self._handle = os.pidfd_open(pid)
         self._loop.watch(self._handle, self._finish)
-        self._answer(request, self._made, pid=self._pid)
-
-    def _end_build(self) -> None:
-        if self._build is not None:
-            self._loop.forget(self._build.fileno())
-            self._build.close()
-            self._build = None
-        for fd in self._made:
+        self._answer(request, fds, pid=pid)
+        for fd in fds:
             os.close(fd)
-        self._made = []
 
-    def _open_with_bwrap(self, request: dict[str, Any], order: dict[str, Any], code: int) -> None:
+    def _open_with_bwrap(self, request: dict[str, Any]) -> None:
+        order = self._blueprint.order
+        code = os.memfd_create("filter")
+        os.write(code, self._blueprint.seccomp)
+        os.lseek(code, 0, os.SEEK_SET)
         talk, echo = os.pipe()
         ready, word = os.pipe()
         info, told = os.pipe()
         errors = os.memfd_create("errors")
         os.write(echo, b"\n")
         self._keeper = start_keeper(order["argv"], order["env"], (talk, word, errors, told, code))
-        for fd in (talk, word, told):
+        for fd in (talk, word, told, code):
             os.close(fd)
-        self._close_pipes()
         self._pipes = [echo, ready, info, errors]
         self._loop.watch(info, lambda: self._on_info(request))
         self._loop.watch(ready, lambda: self._on_ready(request))
@@ -211,7 +224,7 @@ class Box:
             return
         self._loop.forget(self._handle)
         self._loop.watch(self._handle, self._finish)
-        self._send_errand(request, lambda: settle(self._plan), self._plan["spaces"], pid=self._pid)
+        self._enter(self._blueprint.settling, lambda told: self._tell(request, told, pid=self._pid))
 
     def _fail(self, request: dict[str, Any]) -> None:
         """The box could not be made; what bwrap said of it is the answer."""
@@ -227,7 +240,44 @@ class Box:
         self._answer(request, error=words or "bwrap gave no reason")
 
     def _do_clear(self, request: dict[str, Any], fds: list[int]) -> None:
-        self._send_errand(request, lambda: clear(self._plan), ("mnt", "pid"))
+        deadline = time.monotonic() + _GONE_S
+
+        def on_told(told: Told) -> None:
+            if told.word != LEFT:
+                self._tell(request, told)
+            elif not (left := running(f"/proc/{self._pid}/root/proc")):
+                # Only the remains of programs that their owner has not asked for yet.
+                self._enter(self._blueprint.furnishing, lambda told: self._tell(request, told))
+            elif time.monotonic() > deadline:
+                error = f"{len(left)} processes are still there after {_GONE_S:g} s of killing"
+                self._answer(request, error=error)
+            else:
+                self._enter(self._blueprint.clearing, on_told)
+
+        self._enter(self._blueprint.clearing, on_told)
+
+    def _enter(self, work: Work, then: Callable[[Told], None]) -> None:
+        """Have `work` done inside of the box, as the master of its mounts."""
+        try:
+            with _master_of(self._pid) as master:
+                session, link = work.begin((master, self._handle))
+        except OSError as error:
+            then(Told(error=str(error)))
+            return
+
+        def on_told() -> None:
+            self._loop.forget(link.fileno())
+            told = hear(link)
+            link.close()
+            _bury(session)
+            then(_told(work, told))
+
+        self._loop.watch(link.fileno(), on_told)
+
+    def _tell(self, request: dict[str, Any], told: Told, **fields: Any) -> None:
+        self._answer(request, told.fds, error=told.error, **fields)
+        for fd in told.fds:
+            os.close(fd)
 
     def _do_listen(self, request: dict[str, Any], fds: list[int]) -> None:
         def work() -> list[int]:
@@ -264,7 +314,7 @@ class Box:
 
     def _do_spawn(self, request: dict[str, Any], fds: list[int]) -> None:
         order = json.loads(read_all(fds[0]))
-        between, telling = start_program(self._handle, order, fds[1:4], self._seccomp)
+        between, telling = start_program(self._handle, order, fds[1:4], self._blueprint.seccomp)
         heard = bytearray()
 
         def on_told() -> None:
@@ -324,6 +374,38 @@ class Box:
             os.waitpid(pid, 0)
 
 
+@contextmanager
+def _master_of(pid: int) -> Iterator[int]:
+    """The user namespace that the mounts of `pid` belong to."""
+    mounts = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        master = owner_of(mounts)
+    finally:
+        os.close(mounts)
+    try:
+        yield master
+    finally:
+        os.close(master)
+
+
+def _told(work: Work, heard: tuple[bytes, list[int], int] | None) -> Told:
+    if heard is None:
+        return Told(error="the errand died")
+    word, fds, _ = heard
+    if word in (_DONE, LEFT):
+        return Told(word, fds)
+    return Told(error=str(work.steps.why(word, BASE)))
+
+
+def _bury(session: int) -> None:
+    """End a runner with the child that it goes on in, and reap both."""
+    with suppress(ProcessLookupError):
+        os.killpg(session, signal.SIGKILL)
+    with suppress(ChildProcessError):
+        while True:
+            os.waitpid(-session, 0)
+
+
 def _remove_groups(groups: Sequence[str]) -> None:
     """A control group goes when the last process of it is reaped, which may be a moment after its death."""
     deadline = time.monotonic() + _REMOVE_S
@@ -341,6 +423,16 @@ def _remove_groups(groups: Sequence[str]) -> None:
                 break
 
 
+def _made(loop: Loop, message: tuple[bytes, list[int]], on_end: Callable[[Box], None]) -> Box:
+    """A box for the channel that arrived, of the order that came with it or lies in the file that did."""
+    words, (channel, *files) = message
+    groups, _, data = words.partition(b"\n")
+    for fd in files:
+        data = read_all(fd)
+        os.close(fd)
+    return Box(loop, socket.socket(fileno=channel), on_end, json.loads(groups), data)
+
+
 def serve(control: socket.socket) -> None:
     """Make a box for every channel that arrives, until the owner closes the control channel or dies; then end all."""
     loop = Loop()
@@ -351,9 +443,9 @@ def serve(control: socket.socket) -> None:
         loop.ended = not boxes and not loop.watches(control.fileno())
 
     def on_control() -> None:
-        message = receive(control)
+        message = receive_bytes(control)
         if message is not None:
-            boxes.update(Box(loop, socket.socket(fileno=fd), leave) for fd in message[1])
+            boxes.add(_made(loop, message, leave))
             return
         loop.forget(control.fileno())
         signal.alarm(_LAST_S)

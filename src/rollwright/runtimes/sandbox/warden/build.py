@@ -1,25 +1,23 @@
-"""Making a box without help: its namespaces, its root and what is mounted in it, by one fork of the warden.
+"""Making a box without help: its namespaces, its root and what is mounted in it, written down as steps for the runner.
 
-The fork is born in new namespaces as the first process of the box: it mounts, gives up every privilege and becomes a
-small program that only waits. What is done here is what the words for bwrap ask for, at a third
-of the cost: bwrap reads the table of all mounts again for each one it makes. Where the kernel refuses any of it, the
-box is made by bwrap, which an administrator may have allowed more.
+The runner makes the namespaces and goes on in a child that is born in them as the first process of the box: it mounts,
+gives up every privilege, tells that all is done, and waits. What is done here is what the words for bwrap ask for, at a
+tenth of the cost. Where the kernel refuses any of it, the box is made by bwrap, which an administrator may have allowed
+more.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
 import socket
 import struct
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable
 from typing import Any
 
 from . import kernel
-from .furnish import settle
-from .loop import send
+from .furnish import attach, make_directories, pick_up, settle, tell
+from .steps import SKIP, Answer, Buffer, Label, Steps
 
 _SPACES = kernel.CLONE_NEWUSER | kernel.CLONE_NEWNS | kernel.CLONE_NEWPID | kernel.CLONE_NEWIPC | kernel.CLONE_NEWUTS
 _SHOWN = kernel.ATTR_RDONLY | kernel.ATTR_NOSUID | kernel.ATTR_NODEV
@@ -36,136 +34,128 @@ _DEV_LINKS = {
 }
 _GUARDED = ("sys", "sysrq-trigger", "irq", "bus")
 """Parts of /proc that are the whole machine's; where the owner is root, their modes keep nobody out."""
-_SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
+_SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
+_CAPABILITIES_3 = 0x20080522
+_HERE = kernel.AT_FDCWD
 
 
-def start_first(order: dict[str, Any], seccomp: bytes, stdin: int) -> tuple[int, socket.socket]:
-    """Begin a box. Its first process, and a socket on which one message comes: `error` (empty where all is well) with
-    descriptors. The socket ends when the process waits, or died; an error may still come before that."""
-    user, group = os.geteuid(), os.getegid()
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+def steps_of(order: dict[str, Any], seccomp: bytes) -> Steps:
+    """All that makes the box of `order`. The first process tells on its standard input that it is done, with the
+    descriptors of `settle`, and ends when that is closed."""
+    steps, leave = Steps(), Label()
     own_network = "net" in order["plan"]["spaces"]
-    try:
-        pid = kernel.fork_into(_SPACES | (kernel.CLONE_NEWNET if own_network else 0))
-    except OSError:
-        ours.close()
-        theirs.close()
-        raise
-    if pid:
-        theirs.close()
-        return pid, ours
-    try:
-        _map(0, user, group)
-        send(theirs, {"error": ""}, _make_inside(order))
-        _become_first(order, seccomp, stdin)
-    except BaseException as error:
-        send(theirs, {"error": str(error) or repr(error)})
-    finally:
-        os._exit(0)
+    steps.call("umask", 0o022)
+    steps.call("unshare", _SPACES | (kernel.CLONE_NEWNET if own_network else 0))
+    _map(steps, 0, os.geteuid(), os.getegid())
+    steps.call("clone", kernel.CLONE_PARENT | signal.SIGCHLD, 0, 0, 0, 0, positive=leave)
+    _make_root(steps, order["root"])
+    made = settle(steps, order["plan"])
+    steps.call("sethostname", order["root"]["hostname"], len(order["root"]["hostname"]))
+    if own_network:
+        _raise_loopback(steps)
+    _become_first(steps, order["root"]["user"], seccomp)
+    tell(steps, made)
+    for fd in made:
+        steps.call("close", fd)
+    steps.call("read", 0, Buffer(bytes(8)), 8, refused=leave)
+    steps.mark(leave)
+    steps.call("exit_group", 0)
+    return steps
 
 
-def _map(inside: int, user: int, group: int) -> None:
+def _map(steps: Steps, inside: int, user: int, group: int) -> None:
     """Who the owner is in the user namespace that was just made."""
     for file, words in (("setgroups", "deny"), ("uid_map", f"{inside} {user} 1"), ("gid_map", f"{inside} {group} 1")):
-        fd = os.open(f"/proc/self/{file}", os.O_WRONLY | os.O_CLOEXEC)
-        os.write(fd, words.encode())
-        os.close(fd)
+        fd = steps.call("openat", _HERE, f"/proc/self/{file}", os.O_WRONLY | os.O_CLOEXEC)
+        steps.call("write", fd, words, len(words))
+        steps.call("close", fd)
 
 
-def _make_inside(order: dict[str, Any]) -> Sequence[int]:
-    os.setsid()
-    root = order["root"]
-    kernel.keep_mounts_private()
+def _make_root(steps: Steps, root: dict[str, Any]) -> None:
+    steps.call("mount", 0, "/", 0, kernel.MS_REC | kernel.MS_SLAVE, 0)
     # Everything is picked up before the new root covers a part of what the host shows.
-    shown = [(path, kernel.pick_up(source), os.path.isdir(source)) for source, path in root["binds"]]
-    devices = [(name, kernel.pick_up(f"/dev/{name}")) for name in _DEVICES]
-    kernel.mount("box", _ROOT, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "mode=755")
-    os.chdir(_ROOT)
+    shown = [(path, pick_up(steps, source), os.path.isdir(source)) for source, path in root["binds"]]
+    devices = [(name, pick_up(steps, f"/dev/{name}")) for name in _DEVICES]
+    steps.call("mount", "box", _ROOT, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "mode=755")
+    steps.call("chdir", _ROOT)
     for path in (*root["directories"], "/proc", "/dev/pts", "/dev/shm"):
-        os.makedirs(f".{path}", exist_ok=True)
+        make_directories(steps, f".{path}")
     for target, path in root["links"]:
-        _link(target, path)
-    _show(shown)
-    _make_proc()
-    _make_dev(devices)
-    kernel.change_root()
-    os.chdir("/")
+        make_directories(steps, os.path.dirname(f".{path}"))
+        steps.call("symlinkat", target, _HERE, f".{path}")
+    _show(steps, shown)
+    _make_proc(steps)
+    _make_dev(steps, devices)
+    steps.call("pivot_root", ".", ".")
+    steps.call("umount2", ".", kernel.MNT_DETACH)
+    steps.call("chdir", "/")
     # Before anything of it is shown elsewhere: a mount is as writable as the one it is taken from.
-    kernel.restrict("/", _SHOWN)
-    made = settle(order["plan"])
-    socket.sethostname(root["hostname"])
-    if "net" in order["plan"]["spaces"]:
-        _raise_loopback()
-    return made
+    _restrict(steps, _HERE, "/", 0, _SHOWN)
 
 
-def _link(target: str, path: str) -> None:
-    os.makedirs(os.path.dirname(f".{path}"), exist_ok=True)
-    os.symlink(target, f".{path}")
-
-
-def _show(trees: Iterable[tuple[str, int, bool]]) -> None:
+def _show(steps: Steps, trees: Iterable[tuple[str, Answer, bool]]) -> None:
     for path, tree, is_directory in trees:
-        kernel.restrict_tree(tree, _SHOWN)
+        _restrict(steps, tree, "", kernel.AT_EMPTY_PATH | kernel.AT_RECURSIVE, _SHOWN)
         if is_directory:
-            os.makedirs(f".{path}", exist_ok=True)
+            make_directories(steps, f".{path}")
         else:
-            os.makedirs(os.path.dirname(f".{path}"), exist_ok=True)
-            _make_file(f".{path}")
-        _put(tree, f".{path}")
+            make_directories(steps, os.path.dirname(f".{path}"))
+            _make_file(steps, f".{path}")
+        attach(steps, tree, f".{path}")
 
 
-def _make_proc() -> None:
-    kernel.mount("proc", "proc", "proc", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC, "")
+def _make_proc(steps: Steps) -> None:
+    steps.call("mount", "proc", "proc", "proc", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC, 0)
     for name in _GUARDED:
-        if os.access(f"proc/{name}", os.W_OK):
-            tree = kernel.pick_up(f"proc/{name}")
-            kernel.restrict_tree(tree, _SHOWN)
-            _put(tree, f"proc/{name}")
+        harmless = Label()
+        steps.call("faccessat", _HERE, f"proc/{name}", os.W_OK, refused=harmless)
+        tree = pick_up(steps, f"proc/{name}")
+        _restrict(steps, tree, "", kernel.AT_EMPTY_PATH | kernel.AT_RECURSIVE, _SHOWN)
+        attach(steps, tree, f"proc/{name}")
+        steps.mark(harmless)
 
 
-def _make_dev(devices: Iterable[tuple[str, int]]) -> None:
+def _make_dev(steps: Steps, devices: Iterable[tuple[str, Answer]]) -> None:
     for name, tree in devices:
-        kernel.restrict_tree(tree, kernel.ATTR_NOSUID)
-        _make_file(f"dev/{name}")
-        _put(tree, f"dev/{name}")
+        _restrict(steps, tree, "", kernel.AT_EMPTY_PATH | kernel.AT_RECURSIVE, kernel.ATTR_NOSUID)
+        _make_file(steps, f"dev/{name}")
+        attach(steps, tree, f"dev/{name}")
     for name, target in _DEV_LINKS.items():
-        os.symlink(target, f"dev/{name}")
-    kernel.mount(
-        "devpts", "dev/pts", "devpts", kernel.MS_NOSUID | kernel.MS_NOEXEC, "newinstance,ptmxmode=0666,mode=620"
-    )
+        steps.call("symlinkat", target, _HERE, f"dev/{name}")
+    flags, options = kernel.MS_NOSUID | kernel.MS_NOEXEC, "newinstance,ptmxmode=0666,mode=620"
+    steps.call("mount", "devpts", "dev/pts", "devpts", flags, options)
 
 
-def _make_file(path: str) -> None:
-    os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o444))
+def _make_file(steps: Steps, path: str) -> None:
+    steps.call("mknodat", _HERE, path, 0o100444, 0, refused=SKIP)
 
 
-def _put(tree: int, path: str) -> None:
-    kernel.put_down(tree, path)
-    os.close(tree)
+def _restrict(steps: Steps, place: int | Answer, path: str, flags: int, attributes: int) -> None:
+    """Add attributes to the mount at `path`, or to a tree that was picked up."""
+    wanted = Buffer(struct.pack("=QQQQ", attributes, 0, 0, 0))
+    steps.call("mount_setattr", place, path, flags, wanted, len(wanted.data))
 
 
-def _raise_loopback() -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as link:
-        found = fcntl.ioctl(link.fileno(), _SIOCGIFFLAGS, struct.pack("16sH22x", b"lo", 0))
-        flags = struct.unpack_from("16sH", found)[1] | _IFF_UP
-        fcntl.ioctl(link.fileno(), _SIOCSIFFLAGS, struct.pack("16sH22x", b"lo", flags))
+def _raise_loopback(steps: Steps) -> None:
+    link = steps.call("socket", socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC, 0)
+    steps.call("ioctl", link, _SIOCSIFFLAGS, Buffer(struct.pack("16sH22x", b"lo", _IFF_UP)))
+    steps.call("close", link)
 
 
-def _become_first(order: dict[str, Any], seccomp: bytes, stdin: int) -> None:
-    """Give up every privilege, and wait. It ends with its standard input, and is killed with the warden."""
-    null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
-    for number, fd in enumerate((stdin, null, null)):
-        os.dup2(fd, number)
-    kernel.unshare(kernel.CLONE_NEWUSER)
+def _become_first(steps: Steps, user: int, seccomp: bytes) -> None:
+    """Give up every privilege. It is killed with the warden."""
+    steps.call("unshare", kernel.CLONE_NEWUSER)
     # The namespaces belong to the user namespace above this one: nobody in here may change them.
-    _map(order["root"]["user"], 0, 0)
-    for number in range(1, signal.NSIG):
-        with suppress(OSError, ValueError):
-            signal.signal(number, signal.SIG_DFL)
-    # The kernel buries orphans where their ends are ignored.
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    kernel.drop_privileges(seccomp)
-    kernel.die_with_parent()
-    argv = order["root"]["first"]
-    os.execvpe(argv[0], argv, order["env"])
+    _map(steps, user, 0, 0)
+    # The kernel buries orphans where their ends are ignored. What the C library ignores for itself is not our business.
+    for number, ignored in ((signal.SIGCHLD, 1), (32, 0), (33, 0)):
+        steps.call("rt_sigaction", number, Buffer(struct.pack("=QQQQ", ignored, 0, 0, 0)), 0, 8)
+    for capability in range(64):  # The kernel refuses the numbers that it does not know.
+        steps.call("prctl", kernel.PR_CAPBSET_DROP, capability, 0, 0, 0, refused=SKIP)
+    header, none = Buffer(struct.pack("=Ii", _CAPABILITIES_3, 0)), Buffer(bytes(24))
+    steps.call("capset", header, none)
+    steps.call("prctl", kernel.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    if seccomp:
+        program = Buffer(struct.pack("=H6xQ", len(seccomp) // 8, 0), {8: Buffer(seccomp)})
+        steps.call("prctl", kernel.PR_SET_SECCOMP, kernel.SECCOMP_MODE_FILTER, program, 0, 0)
+    steps.call("prctl", kernel.PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

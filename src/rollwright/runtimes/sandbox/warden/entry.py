@@ -11,7 +11,6 @@ import resource
 import signal
 import socket
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
@@ -125,14 +124,3 @@ def _enter(box_pid: int, kinds: Sequence[str]) -> None:
     kernel.setns(master, kernel.CLONE_NEWUSER)
     for space in spaces:
         kernel.setns(space, 0)
-
-
-def kill_everything() -> None:
-    """End every process of the namespace of process ids that was entered, save the first, in one call of the kernel:
-    no fork slips through."""
-    pid = os.fork()
-    if pid == 0:
-        with suppress(OSError):
-            os.kill(-1, signal.SIGKILL)
-        os._exit(0)
-    os.waitpid(pid, 0)

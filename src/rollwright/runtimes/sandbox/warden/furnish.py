@@ -1,7 +1,8 @@
 """The places of a box that programs may write: mounted at its start, and thrown away and mounted anew at a reset.
 
 Each is a file system in memory with a bound of its own. The workspace may lie over a template: then it is an overlay
-whose upper layer is in memory, and a reset costs the same however large the template is. Runs inside of the box.
+whose upper layer is in memory, and a reset costs the same however large the template is. All of it is steps for the
+runner, which carries them out inside of the box.
 """
 
 from __future__ import annotations
@@ -9,88 +10,160 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import time
+import struct
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
 from . import kernel
-from .entry import kill_everything
+from .steps import SKIP, Answer, Buffer, Label, Steps
 
 _QUIET = kernel.MS_NOSUID | kernel.MS_NODEV
 _LAYERS = "/run/layers"
 _EMPTY = _LAYERS
 """A directory with nothing in it, while nothing is mounted there."""
-_GONE_S = 10.0
-_FEW = 8
-_PF_EXITING = 4
 _NETLINK_SOCK_DIAG = 4
+_PF_EXITING = 4
+_HERE = kernel.AT_FDCWD
+_PAUSES_US = (20, 20, 40, 40, 60, 80, 100, 150, 200, 300, 500, 800, 1200, 2000, 3000, 5000, 8000)
+"""How long the runner waits for the ends of those it killed, look by look."""
+MASTER, FIRST = 3, 4
+"""Descriptors of whoever enters a box: the user namespace that its mounts belong to, and its first process."""
+LEFT = b"left"
+"""Said of processes that are still there after a while; zombies that nobody buried yet count."""
 
 
-def settle(plan: dict[str, Any]) -> Sequence[int]:
-    """What is done once, at the start: cover what the plan hides, then furnish. The answer begins with a socket that
+def settle(steps: Steps, plan: dict[str, Any]) -> list[Answer]:
+    """What is done once, at the start: cover what the plan hides, then furnish. The answers begin with a socket that
     asks the box's network who listens in it."""
-    diag = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG)
+    diag = steps.call("socket", socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_SOCK_DIAG)
     for path in plan["hidden"]:
-        kernel.bind(_EMPTY if os.path.isdir(path) else os.devnull, path)
-    return [diag.detach(), *furnish(plan)]
+        source = _EMPTY if os.path.isdir(path) else os.devnull
+        steps.call("mount", source, path, 0, kernel.MS_BIND, 0)
+    return [diag, *furnish(steps, plan)]
 
 
-def furnish(plan: dict[str, Any]) -> Sequence[int]:
-    """Mount every place of `plan` anew. What the plan shows below a place is carried over. The answer is the upper
-    directory of an overlay, by which the owner sees what was changed without walking the template."""
-    carried = [(path, kernel.pick_up(path)) for path in plan["carried"]]
+def furnish(steps: Steps, plan: dict[str, Any], *, again: bool = False) -> list[Answer]:
+    """Mount every place of `plan`, in the place of what is there already where it is done `again`. What the plan shows
+    below a place is carried over. The answer is the upper directory of an overlay, by which the owner sees what was
+    changed without walking the template."""
+    carried = [(path, pick_up(steps, path)) for path in plan["carried"]]
     uppers = []
     for place in plan["places"]:
-        while kernel.unmount(place["path"]):
-            pass
-        uppers += _mount(place, plan)
+        if again:
+            steps.call("umount2", place["path"], kernel.MNT_DETACH)
+        uppers += _mount(steps, place, plan)
     for path, tree in carried:
-        _make_place(path)
-        kernel.put_down(tree, path)
+        make_directories(steps, path)
+        attach(steps, tree, path)
     for path in plan["directories"]:
-        os.mkdir(path, 0o700)
+        steps.call("mkdirat", _HERE, path, 0o700)
     return uppers
 
 
-def clear(plan: dict[str, Any]) -> Sequence[int]:
+def settling(plan: dict[str, Any]) -> Steps:
+    """`settle` in a box that somebody else made."""
+    steps = Steps()
+    spaces = kernel.CLONE_NEWNS | (kernel.CLONE_NEWNET if "net" in plan["spaces"] else 0)
+    _enter(steps, spaces)
+    tell(steps, settle(steps, plan))
+    steps.call("exit_group", 0)
+    return steps
+
+
+def clearing(plan: dict[str, Any], *, killing: bool) -> Steps:
     """End everything that runs in the box, see it gone, and furnish it anew."""
-    deadline = time.monotonic() + _GONE_S
-    pause_s = 0.0001
-    struck: set[str] = set()
-    while left := running():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"{len(left)} processes are still there after {_GONE_S:g} s of killing")
-        # A few are ended one by one, which needs no fork. Whoever is new then slipped through, and all go at once.
-        if not struck and len(left) <= _FEW:
-            _kill_each(left)
-        elif pause_s > 0.01 or not struck.issuperset(left):
-            kill_everything()
-        struck.update(left)
-        time.sleep(pause_s)
-        pause_s = min(2 * pause_s, 0.05)
-    return furnish(plan)
+    steps, leave = Steps(), Label()
+    _enter(steps, kernel.CLONE_NEWNS | kernel.CLONE_NEWPID)
+    steps.call("clone", kernel.CLONE_PARENT | signal.SIGCHLD, 0, 0, 0, 0, positive=leave)
+    if killing:
+        _kill_everything(steps)
+    uppers = furnish(steps, plan, again=True)
+    tell(steps, uppers)
+    steps.mark(leave)
+    steps.call("exit_group", 0)
+    return steps
 
 
-def _kill_each(names: Sequence[str]) -> None:
-    """A directory of /proc stands for its process, whatever becomes of the number."""
-    for name in names:
-        with suppress(OSError):
-            handle = os.open(f"/proc/{name}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                signal.pidfd_send_signal(handle, signal.SIGKILL)
-            finally:
-                os.close(handle)
+def _enter(steps: Steps, spaces: int) -> None:
+    """The mounts and the network belong to the outer of the box's two user namespaces; only there may they be
+    changed."""
+    steps.call("umask", 0o022)
+    steps.call("setns", MASTER, kernel.CLONE_NEWUSER)
+    steps.call("setns", FIRST, spaces)
 
 
-def running() -> list[str]:
-    """Processes of the box besides its first; those that ended and wait for their parent do not count."""
+def _kill_everything(steps: Steps) -> None:
+    """In one call of the kernel, so that no fork slips through; then ask until nobody is there to be killed."""
+    gone = Label()
+    steps.call("prctl", kernel.PR_SET_TIMERSLACK, 1, 0, 0, 0)
+    steps.call("kill", -1, signal.SIGKILL, refused=gone)
+    for pause_us in _PAUSES_US:
+        steps.call("nanosleep", Buffer(struct.pack("=QQ", 0, pause_us * 1000)), 0)
+        steps.call("kill", -1, signal.SIGKILL, refused=gone)
+    tell(steps, [], LEFT)
+    steps.call("exit_group", 0)
+    steps.mark(gone)
+
+
+def tell(steps: Steps, fds: Sequence[Answer], word: bytes = b"done") -> None:
+    """Send `word` with descriptors on standard input. Each has a header of its own."""
+    control = Buffer(struct.pack("=QiiQ", 20, socket.SOL_SOCKET, socket.SCM_RIGHTS, 0) * len(fds))
+    for number, fd in enumerate(fds):
+        fd.keep(control, 24 * number + 16)
+    vector = Buffer(struct.pack("=QQ", 0, len(word)), {0: Buffer(word)})
+    words = struct.pack("=QI4xQQQQi4x", 0, 0, 0, 1, 0, len(control.data), 0)
+    message = Buffer(words, {16: vector, **({32: control} if fds else {})})
+    steps.call("sendmsg", 0, message, socket.MSG_NOSIGNAL)
+
+
+def _mount(steps: Steps, place: dict[str, Any], plan: dict[str, Any]) -> list[Answer]:
+    bounds = f"size={plan['size_mb']}m,nr_inodes={plan['inodes']}"
+    if not place["lower"]:
+        steps.call("mount", "box", place["path"], "tmpfs", _QUIET, f"{bounds},mode={place['mode']}")
+        return []
+    upper, work = f"{_LAYERS}/upper", f"{_LAYERS}/work"
+    steps.call("mount", "box", _LAYERS, "tmpfs", _QUIET, f"{bounds},mode=700")
+    steps.call("mkdirat", _HERE, upper, int(place["mode"], 8))
+    steps.call("mkdirat", _HERE, work, 0o700)
+    layers = f"lowerdir={place['lower']},upperdir={upper},workdir={work},userxattr"
+    steps.call("mount", "box", place["path"], "overlay", _QUIET, layers)
+    opened = steps.call("openat", _HERE, upper, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    # The layers live on below the overlay; programs must not reach them by another way.
+    steps.call("umount2", _LAYERS, kernel.MNT_DETACH)
+    return [opened]
+
+
+def pick_up(steps: Steps, path: str) -> Answer:
+    """A copy of the mount at `path`, with all below it, that is attached nowhere."""
+    return steps.call("open_tree", _HERE, path, kernel.OPEN_TREE_CLONE | os.O_CLOEXEC | kernel.AT_RECURSIVE)
+
+
+def attach(steps: Steps, tree: Answer, path: str) -> None:
+    steps.call("move_mount", tree, "", _HERE, path, kernel.MOVE_MOUNT_F_EMPTY_PATH)
+    steps.call("close", tree)
+
+
+def make_directories(steps: Steps, path: str) -> None:
+    """With all above it; what is there already stays."""
+    parts = path.split("/")
+    for number, part in enumerate(parts):
+        if part not in ("", "."):
+            steps.call("mkdirat", _HERE, "/".join(parts[: number + 1]), 0o755, refused=SKIP)
+
+
+def running(proc: str) -> list[str]:
+    """Processes of a box besides its first, as this directory tells them; those that ended and wait for their parent do
+    not count."""
     found = []
-    for name in os.listdir("/proc"):
+    for name in os.listdir(proc):
         if name.isdigit() and name != "1":
-            with suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
-                if file.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X"):
-                    found.append(name)
+            try:
+                with open(f"{proc}/{name}/stat", "rb") as file:
+                    state = file.read().rpartition(b")")[2].split()[0]
+            except OSError:
+                continue
+            if state not in (b"Z", b"X"):
+                found.append(name)
     return found
 
 
@@ -101,26 +174,3 @@ def is_exiting(pid: int) -> bool:
             return bool(int(file.read().rpartition(b")")[2].split()[6]) & _PF_EXITING)
     except OSError:
         return True
-
-
-def _mount(place: dict[str, Any], plan: dict[str, Any]) -> list[int]:
-    bounds = f"size={plan['size_mb']}m,nr_inodes={plan['inodes']}"
-    if not place["lower"]:
-        kernel.mount("box", place["path"], "tmpfs", _QUIET, f"{bounds},mode={place['mode']}")
-        return []
-    while kernel.unmount(_LAYERS):
-        pass
-    kernel.mount("box", _LAYERS, "tmpfs", _QUIET, f"{bounds},mode=700")
-    os.mkdir(f"{_LAYERS}/upper", int(place["mode"], 8))
-    os.mkdir(f"{_LAYERS}/work", 0o700)
-    layers = f"lowerdir={place['lower']},upperdir={_LAYERS}/upper,workdir={_LAYERS}/work,userxattr"
-    kernel.mount("box", place["path"], "overlay", _QUIET, layers)
-    upper = os.open(f"{_LAYERS}/upper", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    # The layers live on below the overlay; programs must not reach them by another way.
-    kernel.unmount(_LAYERS)
-    return [upper]
-
-
-def _make_place(path: str) -> None:
-    """Something to mount on, like what is carried over: the caller carries directories only."""
-    os.makedirs(path, exist_ok=True)

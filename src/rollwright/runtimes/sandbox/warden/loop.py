@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import array
 import json
 import os
 import select
 import socket
+import struct
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
 MESSAGE_LIMIT = 65536
 FD_LIMIT = 8
+_NOTES = socket.CMSG_SPACE(4 * FD_LIMIT) + socket.CMSG_SPACE(12)
+_SCM_CREDENTIALS = 2
 
 
 class Loop:
@@ -44,6 +48,11 @@ class Loop:
 
 def receive(channel: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
     """The next message, or None at the end of the conversation."""
+    message = receive_bytes(channel)
+    return None if message is None else (json.loads(message[0]), message[1])
+
+
+def receive_bytes(channel: socket.socket) -> tuple[bytes, list[int]] | None:
     try:
         data, fds, _, _ = socket.recv_fds(channel, MESSAGE_LIMIT, FD_LIMIT)
     except ConnectionError:
@@ -52,7 +61,24 @@ def receive(channel: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
         return None
     for fd in fds:
         os.set_inheritable(fd, False)
-    return json.loads(data), list(fds)
+    return data, list(fds)
+
+
+def hear(link: socket.socket) -> tuple[bytes, list[int], int] | None:
+    """What a runner told: words, descriptors, and who it is. None where it is gone."""
+    try:
+        data, notes, _, _ = link.recvmsg(4096, _NOTES)
+    except ConnectionError:
+        return None
+    fds, pid = array.array("i"), 0
+    for level, kind, note in notes:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            fds.frombytes(note)
+        elif (level, kind) == (socket.SOL_SOCKET, _SCM_CREDENTIALS):
+            pid = struct.unpack_from("=i", note)[0]
+    for fd in fds:
+        os.set_inheritable(fd, False)
+    return (data, list(fds), pid) if data else None
 
 
 def send(channel: socket.socket, message: dict[str, Any], fds: Sequence[int] = ()) -> None:

@@ -1,0 +1,45 @@
+"""What the warden knows of all boxes of one order: how each is made, settled and cleared, written down once."""
+
+from __future__ import annotations
+
+import functools
+import json
+from typing import Any
+
+from . import runner
+from .build import steps_of
+from .furnish import clearing, settling
+from .runner import Work
+
+
+class Blueprint:
+    """Work is written down when it is first wanted."""
+
+    def __init__(self, data: bytes) -> None:
+        self.order: dict[str, Any] = json.loads(data)
+        self.plan: dict[str, Any] = self.order["plan"]
+        self.seccomp = bytes.fromhex(self.order["seccomp"])
+        self.direct = bool(self.order["root"]["direct"]) and runner.NATIVE
+        """Whether a box is first tried to be made without bwrap."""
+
+    @functools.cached_property
+    def making(self) -> Work:
+        return Work(steps_of(self.order, self.seccomp))
+
+    @functools.cached_property
+    def settling(self) -> Work:
+        return Work(settling(self.plan))
+
+    @functools.cached_property
+    def clearing(self) -> Work:
+        return Work(clearing(self.plan, killing=True))
+
+    @functools.cached_property
+    def furnishing(self) -> Work:
+        """To clear a box in which nothing runs."""
+        return Work(clearing(self.plan, killing=False))
+
+
+@functools.lru_cache(maxsize=16)
+def blueprint(data: bytes) -> Blueprint:
+    return Blueprint(data)
