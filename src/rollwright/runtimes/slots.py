@@ -10,8 +10,8 @@ import asyncio
 import os
 import weakref
 from collections import deque
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 
 from rollwright.wire import RuntimeFault
 
@@ -39,14 +39,9 @@ class CpuSlots:
     def __repr__(self) -> str:
         return f"<CpuSlots {self.count - self._free} of {self.count} taken, {len(self._waiting)} waiting>"
 
-    @asynccontextmanager
-    async def take(self) -> AsyncIterator[float]:
+    def take(self) -> AbstractAsyncContextManager[float]:
         """Hold a slot; the value is the seconds spent waiting for it."""
-        queue_s = await self._acquire()
-        try:
-            yield queue_s
-        finally:
-            self._release()
+        return _Hold(self._acquire, self._release)
 
     async def _acquire(self) -> float:
         if self._free:
@@ -56,14 +51,17 @@ class CpuSlots:
         began = loop.time()
         turn: asyncio.Future[None] = loop.create_future()
         self._waiting.append(turn)
+        patience = loop.call_later(self._patience_s, _lose_patience, turn)
         try:
-            async with asyncio.timeout(self._patience_s):
-                await turn
-        except BaseException as error:
+            await turn
+        except TimeoutError as error:
+            self._waiting.remove(turn)
+            raise RuntimeFault(f"no CPU slot within {self._patience_s:g} s: {self!r}") from error
+        except BaseException:
             self._give_up(turn)
-            if isinstance(error, TimeoutError):
-                raise RuntimeFault(f"no CPU slot within {self._patience_s:g} s: {self!r}") from error
             raise
+        finally:
+            patience.cancel()
         return loop.time() - began
 
     def _give_up(self, turn: asyncio.Future[None]) -> None:
@@ -81,6 +79,27 @@ class CpuSlots:
                 turn.set_result(None)
                 return
         self._free += 1
+
+
+class _Hold(AbstractAsyncContextManager[float]):
+    """A slot while it is held. Written out, since a generator would cost each call more than the slot itself."""
+
+    __slots__ = ("_acquire", "_release")
+
+    def __init__(self, acquire: Callable[[], Awaitable[float]], release: Callable[[], None]) -> None:
+        self._acquire = acquire
+        self._release = release
+
+    async def __aenter__(self) -> float:
+        return await self._acquire()
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._release()
+
+
+def _lose_patience(turn: asyncio.Future[None]) -> None:
+    if not turn.done():
+        turn.set_exception(TimeoutError())
 
 
 _defaults: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, CpuSlots] = weakref.WeakKeyDictionary()

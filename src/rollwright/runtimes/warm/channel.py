@@ -7,11 +7,14 @@ that a script prints can be taken for one. What is larger than a packet travels 
 from __future__ import annotations
 
 import array
+import json
 import os
 import socket
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+
+import msgspec
 
 HEAD = struct.Struct("!cQ")
 NUMBER = struct.Struct("!i")
@@ -52,6 +55,14 @@ def packets(sock: socket.socket) -> Iterator[tuple[bytes, int, bytes] | None]:
             return
         kind, call = HEAD.unpack_from(packet)
         yield kind, call, packet[HEAD.size :]
+
+
+def described(call: Mapping[str, object]) -> bytes:
+    """A call as JSON. Words that are no Unicode, as file names may be, are escaped by the slower of two encoders."""
+    try:
+        return msgspec.json.encode(call)
+    except UnicodeEncodeError:
+        return json.dumps(call).encode()
 
 
 def nameless_file(data: bytes) -> int:

@@ -67,3 +67,7 @@ class Loadable:
     python: Path
     path: str
     digest: str
+
+    def __hash__(self) -> int:
+        """Looked up several times in each call; a path would be taken apart every time."""
+        return hash(self.digest)

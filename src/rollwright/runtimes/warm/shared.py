@@ -6,13 +6,13 @@ It runs with the box's environment and workspace, but outside of its limits and 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Mapping, Sequence
 
 from rollwright.runtimes.contract import Ending, ExecResult
 from rollwright.runtimes.local.census import MARK
 from rollwright.runtimes.local.command import TIMED_OUT_CODE
 
+from . import channel
 from .keeper import keeper
 from .seat import Loadable, Seats
 from .zygotes import Unwarm
@@ -36,7 +36,7 @@ async def run_shared(
         }
         began = asyncio.get_running_loop().time()
         try:
-            stdout, stderr = await worker.ask(json.dumps(told).encode(), timeout_s)
+            stdout, stderr = await worker.ask(channel.described(told), timeout_s)
             ending, code = Ending.EXITED, 0
         except TimeoutError:
             stdout = stderr = b""

@@ -84,6 +84,8 @@ class Zygote:
         self.ready: asyncio.Future[None] | None = asyncio.get_running_loop().create_future()
         self.reads: frozenset[str] = frozenset()
         self.files: Mapping[str, tuple[int, ...]] = {}
+        self._read: dict[str, str | None] = {}
+        """What was read while it was loaded, with its value then; None where there was none."""
         self.fresh_mb = 0.0
         self._running: dict[int, Offspring] = {}
         self._sock = sock
@@ -138,8 +140,9 @@ class Zygote:
         """Whether everything that was loaded would have read the same variables in a process of its own."""
         if "*" in self.reads:
             return {**env, MARK: ""} == {**self.env, MARK: ""}
-        early = {name for name in (*env, *self.env) if name.startswith(READ_EARLY)}
-        return all(env.get(name) == self.env.get(name) for name in early | self.reads if name != MARK)
+        if any(env.get(name) != value for name, value in self._read.items()):
+            return False
+        return all(name in self._read for name in env if name.startswith(READ_EARLY))
 
     def current(self) -> bool:
         """Whether the files that it loaded beside the script are as they were."""
@@ -182,6 +185,8 @@ class Zygote:
         if kind == b"Y":
             known = json.loads(body)
             self.reads = frozenset(known["reads"])
+            early = {name for name in self.env if name.startswith(READ_EARLY)}
+            self._read = {name: self.env.get(name) for name in (self.reads | early) - {MARK}}
             self.files = {path: stamp(path) for path in known["files"]}
             self.fresh_mb = self.memory_mb()
             _settle(self.ready)

@@ -26,13 +26,15 @@ def serve(channel, script):
         function = script.module().main
     except BaseException as error:
         function = _failing(error)
+    own = Environment()
+    read = json.JSONDecoder().scan_once
     while True:
         packet, extra, _, _ = channel.recvmsg(_PACKET, socket.CMSG_SPACE(4), socket.MSG_CMSG_CLOEXEC)
         if not packet:
             return
         _, call = _HEAD.unpack_from(packet)
-        told = json.loads(_whole(extra) if extra else packet[_HEAD.size :])
-        answer = _answer(function, script.path, told)
+        told, _ = read((_whole(extra) if extra else packet[_HEAD.size :]).decode(), 0)
+        answer = _answer(function, script.path, told, own)
         channel.send(_HEAD.pack(answer[0], call) + answer[1])
 
 
@@ -44,13 +46,14 @@ def _whole(extra):
         return file.read()
 
 
-def _answer(function, path, told):
+def _answer(function, path, told, own):
     heard = io.TextIOWrapper(io.BytesIO(), "utf-8", newline="\n"), io.TextIOWrapper(io.BytesIO(), "utf-8", newline="\n")
     kept = sys.stdin, sys.stdout, sys.stderr
     sys.stdin = io.TextIOWrapper(io.BytesIO(told["stdin"].encode("latin-1")), "utf-8")
     sys.stdout, sys.stderr = heard
     try:
-        _enter(told)
+        os.chdir(told["cwd"])
+        own.become(told["env"])
         sys.argv = [path, *told["argv"]]
         result = function(told["argv"])
         if not isinstance(result, str):
@@ -73,15 +76,23 @@ def _bytes_of(stream):
     return stream.buffer.getvalue()
 
 
-def _enter(told):
-    os.chdir(told["cwd"])
-    env = told["env"]
-    if env != os.environ._data:
-        for name in [name for name in os.environ if name not in env]:
+class Environment:
+    """The variables of this process. Only what differs from the last call is set, unless a call set some itself."""
+
+    def __init__(self):
+        self.last = dict(os.environ)
+        self.left = dict(os.environ._data)
+
+    def become(self, env):
+        if os.environ._data != self.left:
+            self.last = dict(os.environ)
+        for name in self.last.keys() - env.keys():
             del os.environ[name]
         for name, value in env.items():
-            if os.environ.get(name) != value:
+            if self.last.get(name) != value:
                 os.environ[name] = value
+        self.last = env
+        self.left = os.environ._data.copy()
 
 
 def _failing(error):
