@@ -12,6 +12,8 @@ this directory, are left alone.
 from __future__ import annotations
 
 import asyncio
+import errno
+import functools
 import os
 import socket
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -75,19 +77,22 @@ class Journal:
             raise RuntimeFault(f"could not write down box {name} in {self.directory}: {error}; {step}") from error
 
     def _write(self, kind: str, name: str, clues: Mapping[str, str]) -> None:
-        self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         pid = os.getpid()
-        started = started_at(pid)
-        entry = Entry(kind, name, _here(), pid, started, dict(clues))
-        path = self._path(name)
-        fresh = path.with_name(f".{path.name}.{pid}-{started}")
-        fresh.write_bytes(msgspec.json.encode(entry))
-        fresh.replace(path)
+        here, started = _self(pid)
+        entry = msgspec.json.encode(Entry(kind, name, here, pid, started, dict(clues)))
+        path = f"{self.directory}/{name}.json"
+        fresh = f"{self.directory}/.{name}.json.{pid}-{started}"
+        try:
+            _write_file(fresh, entry)
+        except FileNotFoundError:
+            self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            _write_file(fresh, entry)
+        os.replace(fresh, path)
 
     def close(self, name: str) -> None:
         """Forget a box that was freed. Idempotent. Where that cannot be done, a sweep will find nothing to free."""
         with suppress(OSError):
-            self._path(name).unlink()
+            os.unlink(f"{self.directory}/{name}.json")
 
     def entries(self) -> Iterator[Entry]:
         """What is written down. A file that makes no sense is nobody's box and is passed over."""
@@ -141,8 +146,20 @@ class Journal:
                 found.append(path)
         return found
 
-    def _path(self, name: str) -> Path:
-        return self.directory / f"{name}.json"
+
+def _write_file(path: str, data: bytes) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+    try:
+        if os.write(fd, data) < len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    finally:
+        os.close(fd)
+
+
+@functools.lru_cache(maxsize=1)
+def _self(pid: int) -> tuple[str, str]:
+    """Where this process is and when it started; a fork has another id, and asks again."""
+    return _here(), started_at(pid)
 
 
 def _here() -> str:

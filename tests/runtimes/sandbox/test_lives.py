@@ -96,7 +96,7 @@ def test_a_killed_owner_leaves_nothing(make, tmp_path, also_the_warden):
 
 
 def test_a_sweep_ends_who_is_left_in_a_group_and_is_idempotent():
-    groups = cgroups.make("rollwright-sweep-test", cgroups.Bounds(pids=10))
+    groups = cgroups.make("rollwright-sweep-test", cgroups.recipe(cgroups.Bounds(pids=10)))
     if not groups.paths:
         pytest.skip("no control group can be had here")
     left = subprocess.Popen(["sleep", "1000"])
@@ -125,7 +125,7 @@ async def test_a_dead_warden_loses_its_boxes_and_is_replaced(make):
 
 def test_a_keeper_that_is_closed_ends_its_warden():
     other = Keeper()
-    other.channel([], order(SandboxConfig())).close()
+    other.channel([], order(SandboxConfig(), cgroups.Recipe())).close()
     process = other._process
     other.close()
     assert process.returncode == 0

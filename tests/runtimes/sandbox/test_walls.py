@@ -121,8 +121,8 @@ async def test_a_box_made_by_bwrap_is_the_same_box(make, monkeypatch):
 
 
 async def test_a_refusal_of_the_kernel_leads_to_bwrap(make, monkeypatch):
-    def refused(config):
-        told = json.loads(order(config))
+    def refused(config, groups):
+        told = json.loads(order(config, groups))
         told["root"]["hostname"] = "h" * 65
         return json.dumps(told).encode()
 

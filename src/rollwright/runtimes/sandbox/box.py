@@ -6,7 +6,6 @@ groups. Everything is freed in the other order; the note goes last.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import resource
 import socket
@@ -42,6 +41,8 @@ class Box:
         self.root = -1
         """Its root directory, as a descriptor."""
         self.groups = cgroups.Groups()
+        self._recipe = cgroups.recipe(cgroups.Bounds(config.memory_mb, config.cpus, config.pids))
+        self._group_name = f"rollwright-{name}"
         self._journal = journal
         self._diag = -1
         self._upper = -1
@@ -49,14 +50,13 @@ class Box:
 
     async def make(self) -> None:
         self.channel = Channel(await in_thread(self._begin))
-        # The groups are needed by the first program only, and are made while the warden works.
-        grouping = asyncio.create_task(in_thread(self._make_groups), name=f"groups of {self.name}")
-        try:
-            reply, fds = await self.channel.opened()
-        finally:
-            await grouping
+        reply, fds = await self.channel.opened()
         self._diag = fds[0]
         self._keep_upper(fds[1:])
+        if reply["groups"] is None:  # bwrap makes none.
+            self.groups = await in_thread(cgroups.make, self._group_name, self._recipe)
+        else:
+            self.groups = self._recipe.groups(self._group_name, reply["groups"])
         self.pid = reply["pid"]
         # A path of the kernel's own, which nothing holds up: no thread is asked for it.
         self.root = os.open(f"/proc/{self.pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -104,17 +104,10 @@ class Box:
 
     def _begin(self) -> socket.socket:
         self._note()
-        return keeper.channel(self._group_places(), order(self.config))
-
-    def _make_groups(self) -> None:
-        bounds = cgroups.Bounds(self.config.memory_mb, self.config.cpus, self.config.pids)
-        self.groups = cgroups.make(f"rollwright-{self.name}", bounds)
-
-    def _group_places(self) -> list[str]:
-        return cgroups.places(f"rollwright-{self.name}")
+        return keeper.channel(self._recipe.paths(self._group_name), order(self.config, self._recipe))
 
     def _note(self) -> None:
-        clues = {"groups": SEPARATOR.join(self._group_places())}
+        clues = {"groups": SEPARATOR.join(self._recipe.paths(self._group_name))}
         try:
             self._journal.open(KIND, self.name, clues)
         except OSError as error:
@@ -123,7 +116,7 @@ class Box:
 
     def _remove(self) -> None:
         try:
-            cgroups.remove(self.groups.paths)
+            cgroups.remove(self._recipe.paths(self._group_name))
         except OSError as error:
             raise RuntimeFault(f"could not remove the control groups of {self.name}: {error}") from error
         if self._noted:

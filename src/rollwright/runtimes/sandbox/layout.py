@@ -18,6 +18,7 @@ import msgspec
 from rollwright.runtimes.provision import cache_dir
 from rollwright.wire import UsageError
 
+from .cgroups import Recipe
 from .config import SandboxConfig
 from .seccomp import filter_code
 
@@ -84,13 +85,13 @@ def _root(config: SandboxConfig, visible: tuple[str, ...]) -> dict[str, Any]:
     }
 
 
-def order(config: SandboxConfig) -> bytes:
+def order(config: SandboxConfig, groups: Recipe) -> bytes:
     """All that the warden is told of a box. Boxes of the same config have the same order, to the byte."""
-    return _order(config, shown(config), DIRECT)
+    return _order(config, groups, shown(config), DIRECT)
 
 
 @functools.lru_cache(maxsize=64)
-def _order(config: SandboxConfig, visible: tuple[str, ...], direct: bool) -> bytes:
+def _order(config: SandboxConfig, groups: Recipe, visible: tuple[str, ...], direct: bool) -> bytes:
     code = filter_code()
     parts = {
         "argv": bwrap_words(config, filtered=bool(code)),
@@ -98,6 +99,7 @@ def _order(config: SandboxConfig, visible: tuple[str, ...], direct: bool) -> byt
         "seccomp": code.hex(),
         "root": {"direct": direct, **_root(config, visible)},
         "plan": _furnishing(config, visible),
+        "groups": [{"settings": part.settings, "optional": part.optional} for part in groups.parts],
     }
     return msgspec.json.encode(parts)
 

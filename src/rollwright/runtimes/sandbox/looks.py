@@ -40,8 +40,8 @@ def look(
 def _processes(proc: str) -> Iterator[str]:
     for name in os.listdir(proc):
         if name.isdigit() and name != "1":
-            with suppress(OSError), open(f"{proc}/{name}/stat", "rb") as file:
-                head, _, tail = file.read().rpartition(b")")
+            with suppress(OSError):
+                head, _, tail = _read(f"{proc}/{name}/stat").rpartition(b")")
                 if tail.split()[0] not in (b"Z", b"X"):
                     yield f"{name} {head.partition(b'(')[2].decode('utf-8', 'replace')}"
 
@@ -60,11 +60,20 @@ def _held_sockets(proc: str) -> Iterator[int]:
 
 def _mounts(pid: int) -> Iterator[str]:
     """What is mounted where and how, without the numbers that every mount gets anew."""
-    with open(f"/proc/{pid}/mountinfo") as file:
-        for line in file:
-            words = line.split()
-            dash = words.index("-")
-            yield " ".join([words[4], words[3], words[5], *words[dash + 1 :]])
+    for line in _read(f"/proc/{pid}/mountinfo").decode("utf-8", "surrogateescape").splitlines():
+        _, _, _, shown, place, how, rest = line.split(" ", 6)
+        yield f"{place} {shown} {how} {rest.partition('- ')[2]}"
+
+
+def _read(path: str) -> bytes:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        parts = []
+        while part := os.read(fd, 65536):
+            parts.append(part)
+        return b"".join(parts)
+    finally:
+        os.close(fd)
 
 
 def _files(tops: Mapping[str, str]) -> Iterator[tuple[str, str]]:

@@ -6,10 +6,11 @@ Netlink matters: /proc/net/tcp walks a table that is sized for the whole machine
 from __future__ import annotations
 
 import os
+import select
 import socket
 import struct
 from collections.abc import Collection, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 NETLINK_SOCK_DIAG = 4
 _DIAG_BY_FAMILY, _DONE, _ERROR = 20, 3, 2
@@ -23,42 +24,80 @@ _TABLES = {
 }
 _HEADER = 16
 _PORT_AT, _INODE_AT = _HEADER + 4, _HEADER + 68
-_WAIT_S = 5.0
+_MOST = 65536
+_WAIT = struct.pack("ll", 5, 0)
+"""Seconds and microseconds: how long the kernel may take to answer."""
 _LISTENING = b"0A"
 
 
 def ports(diag: int, net: str, held: Collection[int] | None) -> Iterator[str]:
     """Names and numbers of ports, and of sockets with a path or name. `diag` is a netlink socket made in the network
     that `net` (a directory of /proc) tells of; `held`, where given, names the only sockets that count."""
-    for name, (family, protocol, states) in _TABLES.items():
-        try:
-            found = _ask(diag, family, protocol, states)
-        except (OSError, struct.error):
-            found = _read(f"{net}/{name}", name)
+    for name, found in _asked(diag, net).items():
         yield from (f"{name} {port}" for port, inode in found if held is None or inode in held)
     for words in _table(f"{net}/unix"):
         if len(words) > 7 and (held is None or int(words[6]) in held):
             yield f"unix {words[7].decode('utf-8', 'replace')}"
 
 
-def _ask(diag: int, family: int, protocol: int, states: int) -> list[tuple[int, int]]:
-    """Ports and inodes of all sockets in `states`; OSError where the kernel has no answer."""
-    with socket.socket(fileno=os.dup(diag)) as link:
-        link.settimeout(_WAIT_S)
-        body = struct.pack("=BBBBI", family, protocol, 0, 0, states) + bytes(48)
-        link.send(struct.pack("=IHHII", _HEADER + len(body), _DIAG_BY_FAMILY, _DUMP, 1, 0) + body)
-        found: list[tuple[int, int]] = []
-        while True:
-            data = link.recv(65536)
-            while data:
-                length, kind = struct.unpack_from("=IH", data)
-                if kind == _DONE:
-                    return found
-                if kind == _ERROR:
-                    raise OSError(-struct.unpack_from("=i", data, _HEADER)[0], "sock_diag")
-                port, inode = struct.unpack_from("!H", data, _PORT_AT)[0], struct.unpack_from("=I", data, _INODE_AT)[0]
-                found.append((port, inode))
-                data = data[(length + 3) & ~3 :]
+def _asked(diag: int, net: str) -> dict[str, list[tuple[int, int]]]:
+    """By table, ports and inodes. All tables are asked for at once; the kernel refuses the later of two long answers,
+    and then each is asked for by itself."""
+    try:
+        with _talk(diag) as link:
+            link.send(b"".join(map(_question, _TABLES.values())))
+            answers = [_answer(link) for _ in _TABLES]
+    except (OSError, struct.error):
+        return {name: _alone(diag, net, name) for name in _TABLES}
+    return dict(zip(_TABLES, answers, strict=True))
+
+
+def _alone(diag: int, net: str, name: str) -> list[tuple[int, int]]:
+    """One table, from /proc where netlink has no answer."""
+    try:
+        with _talk(diag) as link:
+            while _is_waiting(link):  # What is left of an answer that was given up.
+                link.recv(_MOST)
+            link.send(_question(_TABLES[name]))
+            return _answer(link)
+    except (OSError, struct.error):
+        return _read(f"{net}/{name}", name)
+
+
+@contextmanager
+def _talk(diag: int) -> Iterator[socket.socket]:
+    link = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG, fileno=os.dup(diag))
+    try:
+        link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _WAIT)
+        yield link
+    finally:
+        link.close()
+
+
+def _is_waiting(link: socket.socket) -> bool:
+    return bool(select.select([link], [], [], 0)[0])
+
+
+def _question(table: tuple[int, int, int]) -> bytes:
+    family, protocol, states = table
+    body = struct.pack("=BBBBI", family, protocol, 0, 0, states) + bytes(48)
+    return struct.pack("=IHHII", _HEADER + len(body), _DIAG_BY_FAMILY, _DUMP, 1, 0) + body
+
+
+def _answer(link: socket.socket) -> list[tuple[int, int]]:
+    """Ports and inodes of all sockets that were asked for; OSError where the kernel has no answer."""
+    found: list[tuple[int, int]] = []
+    while True:
+        data = link.recv(_MOST)
+        while data:
+            length, kind = struct.unpack_from("=IH", data)
+            if kind == _DONE:
+                return found
+            if kind == _ERROR:
+                raise OSError(-struct.unpack_from("=i", data, _HEADER)[0], "sock_diag")
+            port, inode = struct.unpack_from("!H", data, _PORT_AT)[0], struct.unpack_from("=I", data, _INODE_AT)[0]
+            found.append((port, inode))
+            data = data[(length + 3) & ~3 :]
 
 
 def _read(path: str, name: str) -> list[tuple[int, int]]:

@@ -68,6 +68,8 @@ class SandboxRuntime:
         self._commands = 0
         self._base_env: dict[str, str] = {}
         self._fresh = BoxState()
+        self._seen: BoxState | None = None
+        """The last look, where nobody touched the box since."""
         self._relays = Relays()
         self._urls: dict[tuple[str, int], str] = {}
         self._making: asyncio.Task[None] | None = None
@@ -124,7 +126,11 @@ class SandboxRuntime:
         return await in_thread(read_file, self._running().root, path, self.config.read_limit)
 
     async def write(self, path: str, data: bytes) -> None:
-        await in_thread(write_file, self._running().root, path, data)
+        root = self._touched().root
+        try:
+            await in_thread(write_file, root, path, data)
+        finally:
+            self._seen = None
 
     async def run_script(
         self,
@@ -169,7 +175,7 @@ class SandboxRuntime:
         return await self._to_end(command, stdin, timeout_s)
 
     async def expose(self, port: int) -> str:
-        box = self._running()
+        box = self._touched()
         if self.config.network == "full":
             return f"http://127.0.0.1:{port}"
 
@@ -183,7 +189,7 @@ class SandboxRuntime:
         return self._urls["expose", port]
 
     async def forward(self, port: int) -> str:
-        box = self._running()
+        box = self._touched()
         if self.config.network == "full":
             return f"http://127.0.0.1:{port}"
 
@@ -192,6 +198,7 @@ class SandboxRuntime:
 
         if ("forward", port) not in self._urls:
             _, fds = await box.live().ask("listen", port=port)
+            self._seen = None
             inner = await self._relays.open(socket.socket(fileno=fds[0]), connect)
             self._urls["forward", port] = f"http://127.0.0.1:{inner}"
         return self._urls["forward", port]
@@ -200,17 +207,21 @@ class SandboxRuntime:
         return self._state is _State.RUNNING and self._box.channel is not None and not self._box.channel.closed
 
     async def inspect(self) -> BoxState:
-        return await self._running().look(self._base_env)
+        """A start and a reset end with a look. It is told again as long as nothing was run, written or opened since:
+        nothing is in the box that could have changed it."""
+        box = self._running()
+        return self._seen or await box.look(self._base_env)
 
     async def reset(self) -> None:
-        box = self._running()
+        box = self._touched()
         self._state = _State.RESETTING
         try:
             for command in self._active:
                 command.ended_by_box = True
             await self._end_relays()
             await box.clear()
-            found = differences(self._fresh, await box.look(self._base_env))
+            seen = await box.look(self._base_env)
+            found = differences(self._fresh, seen)
             if found:
                 raise RuntimeFault(f"box {self.name} is not as it was after a reset: {told(found)}")
         except BaseException:
@@ -219,6 +230,7 @@ class SandboxRuntime:
             raise
         if self._state is _State.RESETTING:
             self._state = _State.RUNNING
+            self._seen = seen
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -229,7 +241,7 @@ class SandboxRuntime:
 
     async def _make(self) -> None:
         await self._box.make()
-        self._fresh = await self._box.look(self._base_env)
+        self._fresh = self._seen = await self._box.look(self._base_env)
 
     async def _launch(
         self, argv: Sequence[str], env: Mapping[str, str] | None, cwd: str, *, feeds: bool, output_limit: int | None
@@ -293,6 +305,7 @@ class SandboxRuntime:
     def _admit(self, env: Mapping[str, str] | None, place: str) -> dict[str, str]:
         """The environment of the next program, with its mark."""
         self._commands += 1
+        self._seen = None
         mark = f"{self._token}/{self._commands}."
         return {**self._base_env, "PWD": place, **checked(env or {}), MARK: mark}
 
@@ -300,6 +313,11 @@ class SandboxRuntime:
         if self._state is not _State.RUNNING:
             raise RuntimeLost(f"box {self.name} is {self._state.value}")
         return self._box
+
+    def _touched(self) -> Box:
+        """For whatever may leave something in the box."""
+        box, self._seen = self._running(), None
+        return box
 
     def _check_unbroken(self, command: Command) -> None:
         gone = self._box.channel is None or self._box.channel.closed

@@ -6,10 +6,6 @@ the warden. Control groups may stay, with a process in them that was just on its
 
 from __future__ import annotations
 
-import os
-import signal
-from contextlib import suppress
-
 from rollwright.runtimes.local.threads import in_thread
 
 from . import cgroups
@@ -24,7 +20,5 @@ async def sweep(clues: dict[str, str]) -> None:
 
 def _free(groups: list[str]) -> None:
     for group in groups:
-        for pid in cgroups.members(group):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        cgroups.end(group)
     cgroups.remove(groups)

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from . import runner
-from .build import steps_of
+from .build import work_of
 from .furnish import clearing, settling
 from .runner import Work
 
@@ -24,7 +24,7 @@ class Blueprint:
 
     @functools.cached_property
     def making(self) -> Work:
-        return Work(steps_of(self.order, self.seccomp))
+        return work_of(self.order, self.seccomp)
 
     @functools.cached_property
     def settling(self) -> Work:

@@ -11,6 +11,7 @@ import os
 import re
 import signal
 import socket
+import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -18,13 +19,12 @@ from typing import Any
 
 from .blueprint import blueprint
 from .entry import errand, start_keeper, start_program
-from .furnish import LEFT, is_exiting, running
+from .furnish import DONE, LEFT, is_exiting, running
 from .kernel import owner_of
 from .loop import Loop, hear, read_all, receive, receive_bytes, send
 from .runner import BASE, Work
 
 _CHILD = re.compile(rb'"child-pid": *([0-9]+)')
-_DONE = b"done"
 _REMOVE_S = 2.0
 _GONE_S = 10.0
 _LAST_S = 20
@@ -143,18 +143,18 @@ class Box:
         self._open_otherwise(request)
 
     def _open_directly(self, request: dict[str, Any]) -> None:
-        self._session, link = self._blueprint.making.begin()
+        self._session, link = self._blueprint.making.begin(texts=self._groups)
         self._link = link
 
         def on_told() -> None:
             told = hear(link)
             self._loop.forget(link.fileno())
-            if told is None or told[0] != _DONE:
+            if told is None or not told[0].startswith(DONE):
                 self._open_otherwise(request)
                 return
             # The socket stays open for the box to live, and is not listened to any more.
             link.shutdown(socket.SHUT_RD)
-            self._on_built(request, *told[1:])
+            self._on_built(request, *told)
 
         self._loop.watch(link.fileno(), on_told)
 
@@ -163,18 +163,20 @@ class Box:
         blueprint.cache_clear()
         self._kill_keeper()
         self._close_pipes()
+        _remove_groups(self._groups)
         try:
             self._open_with_bwrap(request)
         except OSError as error:
             self._answer(request, error=str(error))
 
-    def _on_built(self, request: dict[str, Any], fds: list[int], pid: int) -> None:
+    def _on_built(self, request: dict[str, Any], word: bytes, fds: list[int], pid: int) -> None:
         self._pid = self._keeper = pid
         os.waitpid(self._session, 0)
         self._session = 0
         self._handle = os.pidfd_open(pid)
         self._loop.watch(self._handle, self._finish)
-        self._answer(request, fds, pid=pid)
+        made = [number > 0 for number in struct.unpack_from(f"={len(self._groups)}q", word, 8)]
+        self._answer(request, fds, pid=pid, groups=made)
         for fd in fds:
             os.close(fd)
 
@@ -224,7 +226,7 @@ class Box:
             return
         self._loop.forget(self._handle)
         self._loop.watch(self._handle, self._finish)
-        self._enter(self._blueprint.settling, lambda told: self._tell(request, told, pid=self._pid))
+        self._enter(self._blueprint.settling, lambda told: self._tell(request, told, pid=self._pid, groups=None))
 
     def _fail(self, request: dict[str, Any]) -> None:
         """The box could not be made; what bwrap said of it is the answer."""
@@ -392,7 +394,7 @@ def _told(work: Work, heard: tuple[bytes, list[int], int] | None) -> Told:
     if heard is None:
         return Told(error="the errand died")
     word, fds, _ = heard
-    if word in (_DONE, LEFT):
+    if word in (DONE, LEFT):
         return Told(word, fds)
     return Told(error=str(work.steps.why(word, BASE)))
 

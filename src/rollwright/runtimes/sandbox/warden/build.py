@@ -16,7 +16,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from . import kernel
-from .furnish import attach, make_directories, pick_up, settle, tell
+from .furnish import DONE, attach, make_directories, pick_up, settle, tell
+from .runner import Work
 from .steps import SKIP, Answer, Buffer, Label, Steps
 
 _SPACES = kernel.CLONE_NEWUSER | kernel.CLONE_NEWNS | kernel.CLONE_NEWPID | kernel.CLONE_NEWIPC | kernel.CLONE_NEWUTS
@@ -36,13 +37,20 @@ _GUARDED = ("sys", "sysrq-trigger", "irq", "bus")
 """Parts of /proc that are the whole machine's; where the owner is root, their modes keep nobody out."""
 _SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
 _CAPABILITIES_3 = 0x20080522
+_AT_REMOVEDIR = 0x200
+_PATH_ROOM = 1024
 _HERE = kernel.AT_FDCWD
 
 
-def steps_of(order: dict[str, Any], seccomp: bytes) -> Steps:
-    """All that makes the box of `order`. The first process tells on its standard input that it is done, with the
-    descriptors of `settle`, and ends when that is closed."""
+def work_of(order: dict[str, Any], seccomp: bytes) -> Work:
+    """All that makes the box of `order` with control groups at the paths that are given when it is begun. The first
+    process tells on its standard input that it is done, with a number for each group (zero where it could not be made)
+    and the descriptors of `settle`; and it ends when that is closed."""
     steps, leave = Steps(), Label()
+    word = Buffer(DONE.ljust(8, b"\0") + bytes(8 * len(order["groups"])))
+    groups = [Buffer(bytes(_PATH_ROOM)) for _ in order["groups"]]
+    for number, group in enumerate(order["groups"]):
+        _make_group(steps, groups[number], group).keep(word, 8 + 8 * number)
     own_network = "net" in order["plan"]["spaces"]
     steps.call("umask", 0o022)
     steps.call("unshare", _SPACES | (kernel.CLONE_NEWNET if own_network else 0))
@@ -54,13 +62,36 @@ def steps_of(order: dict[str, Any], seccomp: bytes) -> Steps:
     if own_network:
         _raise_loopback(steps)
     _become_first(steps, order["root"]["user"], seccomp)
-    tell(steps, made)
+    tell(steps, made, word)
     for fd in made:
         steps.call("close", fd)
     steps.call("read", 0, Buffer(bytes(8)), 8, refused=leave)
     steps.mark(leave)
     steps.call("exit_group", 0)
-    return steps
+    return Work(steps, groups)
+
+
+def _make_group(steps: Steps, path: Buffer, group: dict[str, Any]) -> Answer:
+    """A control group with its bounds, or none; the answer is above zero where it is there."""
+    done, undo = Label(), Label()
+    steps.call("mkdirat", _HERE, path, 0o755, refused=done)
+    place = steps.call("openat", _HERE, path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, refused=undo)
+    for file, value in group["optional"]:
+        missing = Label()
+        opened = steps.call("openat", place, file, os.O_WRONLY | os.O_CLOEXEC, refused=missing)
+        steps.call("write", opened, value, len(value), refused=SKIP)
+        steps.call("close", opened)
+        steps.mark(missing)
+    for file, value in group["settings"]:
+        opened = steps.call("openat", place, file, os.O_WRONLY | os.O_CLOEXEC, refused=undo)
+        written = steps.call("write", opened, value, len(value), refused=undo)
+        steps.call("close", opened)
+    steps.call("close", place)
+    steps.go(done)
+    steps.mark(undo)
+    steps.call("unlinkat", _HERE, path, _AT_REMOVEDIR, refused=SKIP)
+    steps.mark(done)
+    return written
 
 
 def _map(steps: Steps, inside: int, user: int, group: int) -> None:

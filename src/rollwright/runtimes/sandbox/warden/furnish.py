@@ -28,6 +28,7 @@ _PAUSES_US = (20, 20, 40, 40, 60, 80, 100, 150, 200, 300, 500, 800, 1200, 2000, 
 """How long the runner waits for the ends of those it killed, look by look."""
 MASTER, FIRST = 3, 4
 """Descriptors of whoever enters a box: the user namespace that its mounts belong to, and its first process."""
+DONE = b"done"
 LEFT = b"left"
 """Said of processes that are still there after a while; zombies that nobody buried yet count."""
 
@@ -100,17 +101,18 @@ def _kill_everything(steps: Steps) -> None:
     for pause_us in _PAUSES_US:
         steps.call("nanosleep", Buffer(struct.pack("=QQ", 0, pause_us * 1000)), 0)
         steps.call("kill", -1, signal.SIGKILL, refused=gone)
-    tell(steps, [], LEFT)
+    tell(steps, [], Buffer(LEFT))
     steps.call("exit_group", 0)
     steps.mark(gone)
 
 
-def tell(steps: Steps, fds: Sequence[Answer], word: bytes = b"done") -> None:
+def tell(steps: Steps, fds: Sequence[Answer], word: Buffer | None = None) -> None:
     """Send `word` with descriptors on standard input. Each has a header of its own."""
+    word = word or Buffer(DONE)
     control = Buffer(struct.pack("=QiiQ", 20, socket.SOL_SOCKET, socket.SCM_RIGHTS, 0) * len(fds))
     for number, fd in enumerate(fds):
         fd.keep(control, 24 * number + 16)
-    vector = Buffer(struct.pack("=QQ", 0, len(word)), {0: Buffer(word)})
+    vector = Buffer(struct.pack("=QQ", 0, len(word.data)), {0: word})
     words = struct.pack("=QI4xQQQQi4x", 0, 0, 0, 1, 0, len(control.data), 0)
     message = Buffer(words, {16: vector, **({32: control} if fds else {})})
     steps.call("sendmsg", 0, message, socket.MSG_NOSIGNAL)

@@ -18,7 +18,7 @@ import socket
 import struct
 from collections.abc import Sequence
 
-from .steps import KNOWN, ROW, SIZE, Steps
+from .steps import KNOWN, ROW, SIZE, Buffer, Steps
 
 BASE = 0x500000
 """Where the runner keeps its steps."""
@@ -93,25 +93,33 @@ def _file() -> str:
 
 
 class Work:
-    """Steps that were written down, ready to be begun any number of times."""
+    """Steps that were written down, ready to be begun any number of times. `blanks` are filled in each time."""
 
-    def __init__(self, steps: Steps) -> None:
+    def __init__(self, steps: Steps, blanks: Sequence[Buffer] = ()) -> None:
         self.steps = steps
-        self._image = steps.image(BASE)
+        self._blanks = blanks
+        self._image, self._places = steps.image(BASE, blanks)
         if len(self._image) > MOST:
             raise OSError(f"{len(self._image)} bytes of steps are too many")
 
-    def begin(self, fds: Sequence[int] = ()) -> tuple[int, socket.socket]:
-        """Start it in a session of its own, with `fds` as descriptors from 3 on. The pid, by which its process group is
-        called, and a socket on which it tells what the steps say, or why it failed; it ends with the work."""
+    def begin(self, fds: Sequence[int] = (), texts: Sequence[str] = ()) -> tuple[int, socket.socket]:
+        """Start it in a session of its own, with `fds` as descriptors from 3 on and `texts` in its blanks. The pid, by
+        which its process group is called, and a socket on which it tells what the steps say, or why it failed; it ends
+        with the work."""
         if not KNOWN:
             raise OSError("the calls of this processor have no numbers here")
+        image = bytearray(self._image)
+        for place, blank, text in zip(self._places, self._blanks, texts, strict=True):
+            data = os.fsencode(text)
+            if len(data) >= len(blank.data):
+                raise OSError(f"{text!r} is too long a path")
+            image[place : place + len(data)] = data
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
             with theirs:
                 pid = self._spawn(theirs.fileno(), fds)
-                ours.send(self._image)
+                ours.send(image)
         except BaseException:
             ours.close()
             raise
@@ -142,7 +150,7 @@ class Work:
         """The same as the code of the runner. It comes back where a call was refused, with the record of it."""
         memory = ctypes.create_string_buffer(MOST)
         place = start = ctypes.addressof(memory)
-        image = self.steps.image(start)
+        image, _ = self.steps.image(start)
         ctypes.memmove(memory, image, len(image))
         while True:
             number, *arguments, answers, kept, refused, positive = ROW.unpack_from(memory, place - start)

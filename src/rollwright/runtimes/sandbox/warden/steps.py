@@ -124,15 +124,20 @@ class Steps:
         self._calls.append(call)
         return call.answer
 
+    def go(self, label: Label) -> None:
+        """Go on at `label`: nobody has such a descriptor."""
+        self.call("close", -1, refused=label)
+
     def mark(self, label: Label) -> None:
         """`label` leads to the next call."""
         label.row = len(self._calls)
 
-    def image(self, base: int) -> bytes:
-        """What a runner reads that keeps it at address `base`."""
+    def image(self, base: int, found: Sequence[Buffer] = ()) -> tuple[bytes, list[int]]:
+        """What a runner reads that keeps it at address `base`, and where in it the buffers `found` lie."""
         heap = _Heap(base + SIZE * len(self._calls))
         rows = [self._row(call, number, base, heap) for number, call in enumerate(self._calls)]
-        return b"".join(rows) + heap.data
+        places = [heap.address(buffer) - base for buffer in found]
+        return b"".join(rows) + heap.data, places
 
     def why(self, record: bytes, base: int) -> OSError:
         """What the record says that a runner leaves where a call was refused."""
