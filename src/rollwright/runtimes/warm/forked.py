@@ -6,7 +6,6 @@ Pipes, output caps, deadlines and the end of the tree are those of every other c
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -16,6 +15,7 @@ from rollwright.runtimes.local import Command, Launch, Quarry, sweep
 from rollwright.runtimes.local.command import KILL_S
 from rollwright.wire import RuntimeFault
 
+from . import channel
 from .keeper import keeper
 from .seat import Loadable, Seat, Seats
 from .zygotes import Offspring, Unwarm, Zygote
@@ -49,7 +49,7 @@ class SeatedCommand(Command):
             stdin = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         fds = [stdin, stdout, stderr, *([self._seat.ruleset] if self._seat.ruleset >= 0 else [])]
         try:
-            self.offspring = self._zygote.fork(_body(self._argv, self._seat), fds)
+            self.offspring = self._zygote.fork(_body(self._argv, self._seat, silent=silent), fds)
         finally:
             if silent:
                 os.close(stdin)
@@ -85,6 +85,7 @@ async def run_forked(
     return result
 
 
-def _body(argv: Sequence[str], seat: Seat) -> bytes:
-    told = {name: getattr(seat, name) for name in Seat.__slots__} | {"argv": list(argv), "env": dict(seat.env)}
-    return json.dumps(told).encode()
+def _body(argv: Sequence[str], seat: Seat, *, silent: bool) -> bytes:
+    """`silent` where there is nothing to read on stdin."""
+    told: dict[str, object] = {name: getattr(seat, name) for name in Seat.__slots__}
+    return channel.described(told | {"argv": list(argv), "env": dict(seat.env), "silent": silent})

@@ -27,6 +27,8 @@ from .seat import Loadable
 INSIDE = Path(__file__).parent / "inside"
 _MARK_ROOM = 96
 _NOWHERE = "/dev/null"
+# A description that is longer, or one of many, travels in a file: the channel must have room for what ends a call.
+_INLINE, _FEW = 7000, 16
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 # What the interpreter and C libraries read when they are loaded, unseen by the zygote.
 READ_EARLY = ("PYTHON", "LD_", "LC_", "LANG", "MALLOC_", "GLIBC_", "OMP_", "MKL_", "OPENBLAS_", "GOTO_", "KMP_")
@@ -111,15 +113,23 @@ class Zygote:
 
         Unwarm where the zygote cannot be asked.
         """
+        if len(body) <= _INLINE and len(self._running) < _FEW:
+            with suppress(channel.ChannelFull):
+                return self._ask(b"R", fds, body)
         told = channel.nameless_file(body)
         try:
             return self._ask(b"R", [told, *fds])
+        except channel.ChannelFull:
+            raise Unwarm("channel full") from None
         finally:
             os.close(told)
 
     def fork_worker(self, channel_fd: int) -> Offspring:
         """Ask for a child that answers calls on `channel_fd` until that is closed."""
-        return self._ask(b"W", [channel_fd])
+        try:
+            return self._ask(b"W", [channel_fd])
+        except channel.ChannelFull:
+            raise Unwarm("channel full") from None
 
     def kill(self, call: int) -> None:
         self._say(b"K", call)
@@ -202,15 +212,13 @@ class Zygote:
         elif kind == b"E":
             offspring.on_ended(channel.NUMBER.unpack(body)[0])
 
-    def _ask(self, kind: bytes, fds: list[int]) -> Offspring:
+    def _ask(self, kind: bytes, fds: Sequence[int], body: bytes = b"") -> Offspring:
         if self.broken:
             raise Unwarm(self.broken)
         self.calls += 1
         offspring = Offspring(self, self.calls)
         try:
-            channel.send(self._sock, kind, self.calls, fds)
-        except channel.ChannelFull:
-            raise Unwarm("channel full") from None
+            channel.send(self._sock, kind, self.calls, fds, body)
         except OSError as error:
             self.lose("zygote died")
             raise Unwarm("zygote died") from error

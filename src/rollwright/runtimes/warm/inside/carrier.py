@@ -24,6 +24,8 @@ _NUMBER = struct.Struct("!i")
 _MARK = "ROLLWRIGHT_BOX"
 _ROOM = 160
 _CHUNK = 65536
+# As the host does it: the channel must have room for what ends a call.
+_INLINE, _FEW = 7000, 16
 
 
 class Call:
@@ -99,16 +101,17 @@ class Carrier:
         env = {**os.environ, **told["env"], _MARK: mark}
         seat = {"argv": told["argv"], "env": env, "cwd": self.cwd, "mark": mark, "limits": {}, "writable": []}
         seat |= {"drop_capabilities": [], "join_pid": 0, "namespaces": [], "cgroups": [], "uid": -1, "gid": -1}
+        seat["silent"] = not stdin
         call = self.calls[told["id"]] = Call(told["id"], stdin, told["limit"], mark)
-        theirs = []
+        body, theirs = json.dumps(seat).encode(), []
         try:
-            theirs.append(os.memfd_create("call"))
-            os.write(theirs[0], json.dumps(seat).encode())
-            os.lseek(theirs[0], 0, os.SEEK_SET)
+            if len(body) > _INLINE or len(self.calls) > _FEW:
+                theirs.append(as_file(body))
+                body = b""
             theirs.append(self.feed(call) if stdin else os.open(os.devnull, os.O_RDWR))
             theirs += [self.listen(call, 1), self.listen(call, 2)]
             rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", theirs))]
-            self.channel.sendmsg([_HEAD.pack(b"R", told["id"])], rights)
+            self.channel.sendmsg([_HEAD.pack(b"R", told["id"]), body], rights)
         except OSError as error:
             # Nothing was asked of the zygote, so the script has not begun.
             call.fault = f"{type(error).__name__}: {error}"
@@ -176,6 +179,15 @@ class Carrier:
         told |= {"out": len(call.said[1]), "dropped": [call.dropped[1], call.dropped[2]]}
         say(told, bytes(call.said[1] + call.said[2]))
         self.channel.send(_HEAD.pack(b"D", call.number))
+
+
+def as_file(body):
+    """A description of a call that is too long for a packet."""
+    fd = os.memfd_create("call")
+    with open(fd, "wb", closefd=False) as file:
+        file.write(body)
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
 
 
 def sweep(mark):

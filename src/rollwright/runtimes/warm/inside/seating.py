@@ -18,8 +18,12 @@ import time
 import ending
 
 _libc = ctypes.CDLL(None, use_errno=True)
+# Looked up before the fork: to look a function up costs a child more than to call it.
+_prctl, _syscall, _capget, _capset = (getattr(_libc, name, None) for name in ("prctl", "syscall", "capget", "capset"))
 _MARK = b"ROLLWRIGHT_BOX="
+_FILES = sys.getfilesystemencoding()
 _mark = [0, 0]
+_variables = {}
 _HUGE = 2 << 20
 _MADV_HUGEPAGE, _MADV_COLLAPSE = 14, 25
 _PR_SET_PDEATHSIG, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 1, 24, 38
@@ -29,11 +33,16 @@ _LANDLOCK = (444, 445, 446)
 _WRITE_FILE, _TRUNCATE = 1 << 1, 1 << 14
 _ENTRIES = sum(1 << bit for bit in range(4, 14))
 _CAPABILITIES_3 = 0x20080522
+_header = ctypes.create_string_buffer(struct.pack("=Ii", _CAPABILITIES_3, 0))
+_held = (ctypes.c_uint32 * 6)()
+_nothing = []
 
 
 def prepare():
-    """Find the place of the box's mark in the memory that /proc shows as this process's environment."""
+    """What is the same for all seats, and the place of the box's mark in the memory that /proc shows as this process's
+    environment."""
     ending.note_signals()
+    _variables.update(os.environ)
     with open("/proc/self/environ", "rb") as file:
         environ = file.read()
     with open("/proc/self/stat", "rb") as file:
@@ -50,7 +59,7 @@ def take(seat, streams, ruleset=-1):
         os.dup2(fd, number)
         os.close(fd)
     os.setsid()
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     _wear(seat["mark"].encode())
     for path in seat["cgroups"]:
         with open(path, "w") as file:
@@ -72,7 +81,7 @@ def take(seat, streams, ruleset=-1):
         _restrict(ruleset)
     elif seat["writable"]:
         _restrict(_ruleset(seat["writable"]))
-    _open_stdin()
+    _open_stdin(seat["silent"])
     ending.reseed()
 
 
@@ -86,24 +95,44 @@ def _wear(mark):
 
 def _set_environment(env):
     """Only what differs is touched: each page that a child writes to is a page to copy."""
-    zone = os.environ.get("TZ")
-    now = os.environ.copy()
+    now = _variables
     for name in now.keys() - env.keys():
         del os.environ[name]
     for name, value in env.items():
         if now.get(name) != value:
-            os.environ[name] = value
-    if env.get("TZ") != zone:
+            # As os.environ does it, without the many small functions that it does it with.
+            key, word = name.encode(_FILES, "surrogateescape"), value.encode(_FILES, "surrogateescape")
+            os.putenv(key, word)
+            os.environ._data[key] = word
+    if env.get("TZ") != now.get("TZ"):
         time.tzset()
 
 
-def _open_stdin():
+def _open_stdin(silent):
     """A reader of its own: whether stdin can be seeked was found out once, for another file."""
+    sys.stdin = sys.__stdin__ = _nothing[0] if silent else _reader()
+
+
+def prepare_stdin():
+    """Make the reader of a child that has nothing to read, as most have: all of them can share what it is made of."""
+    kept, null = os.dup(0), os.open(os.devnull, os.O_RDONLY)
+    try:
+        os.dup2(null, 0)
+        # The old one is kept, or its end would be a child's work.
+        _nothing.extend((_reader(), sys.stdin))
+    finally:
+        os.dup2(kept, 0)
+        os.close(kept)
+        os.close(null)
+
+
+def _reader():
     old = sys.stdin
-    sys.stdin = sys.__stdin__ = io.TextIOWrapper(
+    made = io.TextIOWrapper(
         io.BufferedReader(io.FileIO(0, "rb", closefd=False)), encoding=old.encoding, errors=old.errors
     )
-    sys.stdin.mode = "r"
+    made.mode = "r"
+    return made
 
 
 def _join(pid, names):
@@ -124,7 +153,7 @@ def _fork_below():
     """The child goes on; this process only carries its status out of the namespace."""
     pid = os.fork()
     if pid == 0:
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         os.setsid()
         return
     for fd in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else ():
@@ -143,25 +172,23 @@ def _drop(capabilities):
     if not capabilities or os.geteuid() != 0:
         return
     for number in capabilities:
-        _libc.prctl(_PR_CAPBSET_DROP, ctypes.c_ulong(number), 0, 0, 0)
-    header = struct.pack("=Ii", _CAPABILITIES_3, 0)
-    held = ctypes.create_string_buffer(24)
-    _check(_libc.capget(header, held))
-    words = list(struct.unpack("=6I", held.raw))
+        _prctl(_PR_CAPBSET_DROP, ctypes.c_ulong(number), 0, 0, 0)
+    _check(_capget(_header, _held))
     for number in capabilities:
-        for word in range(3):
-            words[word + 3 * (number // 32)] &= ~(1 << number % 32)
-    _check(_libc.capset(header, struct.pack("=6I", *words)))
+        first, kept = 3 * (number // 32), ~(1 << number % 32)
+        for word in (first, first + 1, first + 2):
+            _held[word] &= kept
+    _check(_capset(_header, _held))
 
 
 def _ruleset(writable):
     """Landlock: files may be written below these paths and nowhere else; -1 where the kernel has no such rules."""
     create, add, _ = _LANDLOCK
-    version = _libc.syscall(create, None, ctypes.c_size_t(0), 1)
+    version = _syscall(create, None, ctypes.c_size_t(0), 1)
     if version < 2:
         return -1
     handled = _WRITE_FILE | _ENTRIES | (_TRUNCATE if version >= 3 else 0)
-    rules = _check(_libc.syscall(create, struct.pack("=Q", handled), ctypes.c_size_t(8), 0))
+    rules = _check(_syscall(create, struct.pack("=Q", handled), ctypes.c_size_t(8), 0))
     for path in writable:
         try:
             fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
@@ -169,7 +196,7 @@ def _ruleset(writable):
             continue
         allowed = handled if os.path.isdir(path) else handled & (_WRITE_FILE | _TRUNCATE)
         try:
-            _check(_libc.syscall(add, rules, 1, struct.pack("=Qi", allowed, fd), 0))
+            _check(_syscall(add, rules, 1, struct.pack("=Qi", allowed, fd), 0))
         finally:
             os.close(fd)
     return rules
@@ -177,8 +204,8 @@ def _ruleset(writable):
 
 def _restrict(rules):
     if rules >= 0:
-        _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
-        _check(_libc.syscall(_LANDLOCK[2], rules, 0))
+        _check(_prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+        _check(_syscall(_LANDLOCK[2], rules, 0))
         os.close(rules)
 
 

@@ -5,8 +5,9 @@
     zygote.py CHANNEL SCRIPT SHA256
 
 Runs under the script's own interpreter, apart from Rollwright, which it does not import; only the standard library is
-used. Requests arrive as packets on CHANNEL, a descriptor that no child keeps: an id, and with it the descriptors of the
-call's description and of its three streams. Nothing is ever read from or said on stdout.
+used. Requests arrive as packets on CHANNEL, a descriptor that no child keeps: an id, the call's description, and the
+descriptors of its three streams; a long description comes as a file before them. Nothing is ever read from or said on
+stdout.
 
 The script's imports are done once, and where it defines `warmup`, the script is loaded under another name and warmed.
 The child then runs the script as `__main__` from its first line to its last, as a cold interpreter would, finding its
@@ -38,6 +39,10 @@ import worker  # noqa: E402
 _HEAD = struct.Struct("!cQ")
 _NUMBER = struct.Struct("!i")
 _FDS = array.array("i")
+_PACKET = 65536
+_ROOM = socket.CMSG_SPACE(5 * _FDS.itemsize)
+# The part of the decoder that is written in C: the rest of it would cost each child some fifty pages.
+_read_json = json.JSONDecoder().scan_once
 # Nearly all that is loaded stays: to look for garbage all the while takes a twentieth of the time, and finds little.
 _SELDOM = (1_000_000, 10, 10)
 _LOADED_AS = "__rollwright_warm__"
@@ -194,6 +199,12 @@ def _files():
     return sorted({f for f in found if isinstance(f, str) and os.path.isabs(f) and not f.startswith(roots)})
 
 
+def _whole(fd):
+    """The description of a call that was too long for a packet."""
+    with open(fd, "rb") as file:
+        return file.read()
+
+
 class Server:
     """Forks on request and tells the ends. A child stays unreaped until the host is done with its id."""
 
@@ -204,6 +215,7 @@ class Server:
         self.poller.register(channel.fileno(), select.POLLIN)
         self.calls = {}
         self.handles = {}
+        self.collapsed = False
 
     def serve(self):
         while True:
@@ -218,22 +230,27 @@ class Server:
             self._kill(call)
 
     def _hear(self):
-        packet, extra, _, _ = self.channel.recvmsg(64, socket.CMSG_SPACE(5 * _FDS.itemsize), socket.MSG_CMSG_CLOEXEC)
+        packet, extra, _, _ = self.channel.recvmsg(_PACKET, _ROOM, socket.MSG_CMSG_CLOEXEC)
         if not packet:
             return False
         fds = array.array("i")
         for _, _, data in extra:
             fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
-        kind, call = _HEAD.unpack(packet)
+        kind, call = _HEAD.unpack_from(packet)
+        if kind == b"R" and not self.collapsed:
+            # Huge pages make a fork, and the first write to a page after it, several times cheaper. They take a while
+            # to make, which workers that are forked once are not worth.
+            self.collapsed = True
+            seating.collapse_pages()
         if kind in (b"R", b"W"):
-            self._fork(call, fds, self._worker if kind == b"W" else self._child)
+            self._fork(call, packet, fds, self._worker if kind == b"W" else self._child)
         elif kind == b"K":
             self._kill(call)
         elif kind == b"D":
             self._reap(call)
         return True
 
-    def _fork(self, call, fds, become):
+    def _fork(self, call, packet, fds, become):
         try:
             pid = os.fork()
         except OSError as error:
@@ -241,7 +258,7 @@ class Server:
             self._send(b"F", call, str(error).encode())
             self._send(b"E", call, _NUMBER.pack(0))
         if pid == 0:
-            become(call, fds)
+            become(call, packet, fds)
         for fd in fds:
             os.close(fd)
         if pid < 0:
@@ -252,7 +269,7 @@ class Server:
         self.poller.register(handle, select.POLLIN)
         self._send(b"S", call, _NUMBER.pack(pid))
 
-    def _child(self, call, fds):
+    def _child(self, call, packet, fds):
         """Become the script. A seat that cannot be taken is told, and the host runs the script cold.
 
         The call is read here and not before the fork: pages that the zygote writes to are copied for it as well, while
@@ -261,9 +278,8 @@ class Server:
         status = 1
         try:
             try:
-                with open(fds[0], "rb") as file:
-                    told = json.load(file)
-                seating.take(told, fds[1:4], *fds[4:])
+                told, _ = _read_json((packet[_HEAD.size :] or _whole(fds.pop(0))).decode(), 0)
+                seating.take(told, fds[:3], *fds[3:])
             except BaseException as error:
                 self._send(b"F", call, f"{type(error).__name__}: {error}".encode()[:2000])
                 os._exit(0)
@@ -272,7 +288,7 @@ class Server:
         finally:
             ending.leave(status)
 
-    def _worker(self, call, fds):
+    def _worker(self, call, packet, fds):
         """Become a worker that answers one call after the other on a channel of its own."""
         try:
             os.setsid()
@@ -323,16 +339,15 @@ def main(words):
         seating.prepare()
         script = _load(words[1], words[2])
         ending.restore_signals()
+        seating.prepare_stdin()
         sys.stdout.flush()
         sys.stderr.flush()
     except Refused as refusal:
         channel.send(_HEAD.pack(b"N", 0) + str(refusal).encode())
         return
-    # Frozen, no later collection touches the pages that all children share; huge pages make a fork, and the first
-    # write to a page after it, several times cheaper.
+    # Frozen, no later collection touches the pages that all children share.
     gc.collect()
     gc.freeze()
-    seating.collapse_pages()
     known = {"reads": sorted(os.fsdecode(name) for name in Variables.seen), "files": _files()}
     channel.send(_HEAD.pack(b"Y", 0) + json.dumps(known).encode())
     server = Server(channel, script)
