@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from rollwright.runtimes.local.threads import in_thread
+from rollwright.runtimes.provision.flights import Flights
 from rollwright.runtimes.remote import LinkBroken, Pace, Retry
 from rollwright.wire import RuntimeFault, RuntimeLost, UsageError
 
@@ -35,20 +36,27 @@ class _Shared:
 
 
 _shared: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Shared] = weakref.WeakKeyDictionary()
+_clients: Flights[None] = Flights()
 _paces: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Pace] = weakref.WeakKeyDictionary()
 
 
 async def take_client() -> AsyncSandboxClient:
-    """The client of this loop. Whoever takes it lets go of it once. The import takes longer than a loop may be held."""
+    """The client of this loop. Whoever takes it lets go of it once."""
+    loop = asyncio.get_running_loop()
+    while loop not in _shared:  # Once more where another who waited has used it and let go of it already.
+        await _clients.join("prime", _make_client)
+    shared = _shared[loop]
+    shared.users += 1
+    return shared.client
+
+
+async def _make_client() -> None:
+    """In a thread, because the import and the client's TLS context take longer than a loop may be held."""
     try:
         await in_thread(importlib.import_module, "prime_sandboxes")
     except ImportError as error:
         raise UsageError("runtime 'prime' needs the vendor's SDK: pip install 'rollwright[prime]'") from error
-    loop = asyncio.get_running_loop()
-    if loop not in _shared:
-        _shared[loop] = _Shared(_new_client())
-    _shared[loop].users += 1
-    return _shared[loop].client
+    _shared[asyncio.get_running_loop()] = _Shared(await in_thread(_new_client))
 
 
 async def let_go() -> None:
