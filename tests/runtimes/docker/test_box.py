@@ -8,6 +8,7 @@ import uvloop
 from rollwright.runtimes import Ending, make_runtime, runtime_config
 from rollwright.runtimes.docker.api import Engine, address_of
 from rollwright.runtimes.poison import check_unpoisoned, poison
+from rollwright.runtimes.state import differences
 from rollwright.runtimes.testing import PROMISES, check_promise, sh
 from rollwright.wire import RuntimeFault, RuntimeLost
 
@@ -86,6 +87,19 @@ async def test_what_cannot_be_ended_alone_ends_with_its_container(make, far, mon
         assert not await box.alive()
         with pytest.raises(RuntimeLost):
             await box.run(["true"])
+
+
+@pytest.mark.parametrize("far_away", [False, True])
+async def test_the_time_at_which_a_container_was_made_is_no_trace_of_a_user(make, request, far_away):
+    """Every container has its devices anew, and so later than the one before it."""
+    if far_away:
+        request.getfixturevalue("far")
+    async with make() as box:
+        fresh = await box.inspect()
+        await sh(box, "touch -d '2020-01-01 00:00' /dev/null /dev/shm /dev/fd /dev")
+        assert differences(fresh, await box.inspect()) == []
+        await sh(box, "chmod 600 /dev/null; ln -s null /dev/other; touch /tmp/file")
+        assert len(differences(fresh, await box.inspect())) >= 3
 
 
 async def test_programs_run_as_the_user_they_are_given(make):
