@@ -9,6 +9,7 @@ import pytest
 
 from rollwright.runtimes import Ending
 from rollwright.runtimes.provision import provision
+from rollwright.runtimes.warm import Care
 from rollwright.runtimes.warm.inbox import BoxScript, Inbox, programs
 from rollwright.runtimes.warm.zygotes import Unwarm
 from rollwright.wire import RuntimeFault
@@ -25,7 +26,7 @@ CHOSEN = [
 
 
 @asynccontextmanager
-async def made_inbox(box):
+async def made_inbox(box, care=None):
     async def bring():
         for name, content in programs().items():
             await box.write(f"{box._running().tmp}/{name}", content)
@@ -34,7 +35,7 @@ async def made_inbox(box):
     async def opener(argv, env):
         return await box.open_process(argv, env=env)
 
-    inbox = Inbox(opener, bring, lambda: None)
+    inbox = Inbox(opener, bring, lambda: None, care)
     try:
         yield inbox
     finally:
@@ -121,6 +122,37 @@ async def test_an_inbox_loads_once_and_again_when_it_died(box, script):
                 await asyncio.sleep(0.001)
         again = await inbox.zygote(lies)
         assert (await again.run([], {}, b"", 60, 1000)).text not in told
+
+
+async def test_a_worn_zygote_ends_after_its_last_call(box, script):
+    """Those who asked it are answered by it; whoever asks later is answered by its successor."""
+    lies = await lying(script("import os, sys\nsys.stdin.read()\nprint(os.getppid())"))
+    async with made_inbox(box, Care(max_calls=2)) as inbox:
+        first = await inbox.zygote(lies)
+        told = [(await first.run([], {}, b"", 60, 1000)).text]
+        slow = asyncio.create_task(first.run([], {}, b"x" * (4 << 20), 60, 1000))
+        while first.idle:
+            await asyncio.sleep(0)
+        second = await inbox.zygote(lies)
+        assert (first.worn(inbox.care), first.broken, second is first) == (True, "", False)
+        told += [(await slow).text, (await second.run([], {}, b"", 60, 1000)).text]
+        assert await inbox.zygote(lies) is second
+        assert (first.broken, inbox._open) == ("closed", {second})
+    assert told[0] == told[1] != told[2]
+
+
+async def test_a_zygote_that_grew_is_worn(box, script):
+    lies = await lying(script("print('x')"))
+    async with made_inbox(box) as inbox:
+        zygote = await inbox.zygote(lies)
+        assert 1.0 < zygote.fresh_mb == zygote.memory_mb
+        zygote.memory_mb = 0.0
+        for _ in range(64):
+            assert (await zygote.run([], {}, b"", 60, 1000)).text == "x\n"
+        assert zygote.memory_mb > 1.0, "its carrier weighs it now and then"
+        assert not zygote.worn(inbox.care)
+        zygote._on_frame({"kind": "ended", "id": 0, "memory_mb": zygote.fresh_mb + 257}, b"")
+        assert zygote.worn(inbox.care)
 
 
 async def test_a_timeout_finds_children_that_wear_no_mark(box, script):

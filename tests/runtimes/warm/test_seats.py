@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 
 from rollwright.runtimes import Ending, SubprocessConfig, SubprocessRuntime
+from rollwright.runtimes.sandbox import SandboxConfig
+from rollwright.runtimes.sandbox.runtime import SandboxRuntime
+from rollwright.runtimes.sandbox.seccomp import filter_code
 from rollwright.runtimes.warm import keeper
 
 from .conftest import runs
@@ -89,6 +92,47 @@ async def test_a_seat_that_cannot_be_taken_is_cold(far_box, script, counted):
     far_box.changes = {"join_pid": _NOBODY, "namespaces": JOINED}
     result = await far_box.run_script(script("print('answered')"), warm=True)
     assert (result.text, result.stderr, counted.cold) == ("answered\n", b"", {"no seat": 1})
+
+
+RIGHTS = """
+import os
+keys = ("Uid", "Gid", "Groups", "Umask", "Cap", "NoNewPrivs", "Seccomp", "SigBlk", "SigIgn", "SigCgt")
+print([line for line in open("/proc/self/status") if line.startswith(keys)])
+print(open("/proc/self/limits").read(), open("/proc/self/uid_map").read(), open("/proc/self/cgroup").read())
+print([os.readlink("/proc/self/ns/" + name) for name in ("user", "mnt", "pid", "net", "ipc", "uts", "cgroup")])
+"""
+
+
+@pytest.mark.parametrize("kind", ["subprocess", "sandbox"])
+async def test_a_warm_child_has_the_rights_of_a_cold_one(kind, script, counted, tmp_path, request):
+    """Whoever enters a user namespace has every capability in there, until it gives them up."""
+    if kind == "sandbox":
+        request.getfixturevalue("elsewhere")  # Which skips where there are no namespaces.
+        if shutil.which("bwrap") is None:
+            pytest.skip("bubblewrap is not installed")
+    config = SandboxConfig(visible=(str(tmp_path),)) if kind == "sandbox" else SubprocessConfig(memory_mb=512)
+    async with (SandboxRuntime if kind == "sandbox" else SubprocessRuntime)(config) as runtime:
+        cold, warm = [await runtime.run_script(script(RIGHTS), timeout_s=60, warm=way) for way in (False, True)]
+    await keeper().close()
+    assert (warm.text, warm.stderr) == (cold.text, b"")
+    assert ("CapEff:\\t0000000000000000" in warm.text) >= (kind == "sandbox")
+    assert (counted.forked, counted.cold) == (1, {})
+
+
+async def test_a_child_takes_on_the_filter_of_its_box(far_box, script, counted):
+    code = filter_code()
+    if not code:
+        pytest.skip("the filter does not know the calls of this machine")
+    far_box.changes = {"seccomp": code.hex()}
+    path = script(
+        "import ctypes, os, subprocess\nlibc = ctypes.CDLL(None, use_errno=True)\n"
+        "print(libc.unshare(0x10000000), ctypes.get_errno())\n"
+        "print([line.split()[1] for line in open('/proc/self/status') if line.startswith('Seccomp:')])\n"
+        "print(subprocess.run(['grep', '-c', 'Seccomp:.*2', '/proc/self/status'], stdout=-1).stdout)"
+    )
+    result = await far_box.run_script(path, warm=True)
+    assert (result.text, result.stderr) == ("-1 1\n['2']\nb'1\\n'\n", b"")
+    assert (counted.forked, counted.cold) == (1, {})
 
 
 async def test_a_child_enrols_in_its_groups(far_box, script, tmp_path):

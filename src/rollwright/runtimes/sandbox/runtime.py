@@ -37,6 +37,7 @@ from .files import read_file, write_file
 from .layout import HOME, TMPDIR, WORKSPACE, is_shown
 from .program import Program
 from .relays import Relays, loopback_listener
+from .seccomp import filter_code
 
 _CLOSE_S = 60.0
 _CAPABILITIES = tuple(range(41))
@@ -163,6 +164,7 @@ class SandboxRuntime:
             join_pid=box.pid,
             namespaces=tuple(space for space in JOINED if space != "net" or box.own_network),
             cgroups=box.groups.doors,
+            seccomp=filter_code().hex(),
         )
 
     async def run_seated(

@@ -46,6 +46,7 @@ async def run_in_box(
     async with slots.take() as queue_s:
         if zygote is not None:
             try:
+                zygote = await inbox.zygote(script)  # The one of before the wait may be spent.
                 result = await _forked(inbox, zygote, args, given, stdin, timeout_s, output_limit)
                 return msgspec.structs.replace(result, queue_s=queue_s)
             except Unwarm as refusal:

@@ -20,6 +20,7 @@ from rollwright.runtimes.local.shield import shielded
 from rollwright.runtimes.provision.flights import Flights
 from rollwright.wire import RuntimeFault
 
+from .keeper import Care
 from .stats import stats
 from .zygotes import INSIDE, READ_EARLY, Unwarm
 
@@ -64,8 +65,11 @@ class InboxZygote:
 
     def __init__(self, process: Process) -> None:
         self.broken = ""
+        self.calls = 0
+        self.fresh_mb = 0.0
+        self.memory_mb = 0.0
+        """What its carrier last told of it. A program of the box may make that up: it decides nothing but a renewal."""
         self._process = process
-        self._asked = 0
         self._waiting: dict[int, asyncio.Future[tuple[dict[str, object], bytes]]] = {}
         self._ready: asyncio.Future[dict[str, object]] = asyncio.get_running_loop().create_future()
         self._reads: frozenset[str] = frozenset()
@@ -81,6 +85,7 @@ class InboxZygote:
         if told["kind"] != "ready":
             raise Unwarm(str(told["body"]))
         self._reads = frozenset(json.loads(str(told["body"]))["reads"])
+        self.fresh_mb = self.memory_mb
 
     async def run(
         self, args: Sequence[str], env: Mapping[str, str], stdin: bytes, timeout_s: float, output_limit: int
@@ -91,8 +96,8 @@ class InboxZygote:
         if any(name in self._reads or name.startswith(READ_EARLY) for name in env) or (env and "*" in self._reads):
             raise Unwarm("environment")
         loop = asyncio.get_running_loop()
-        self._asked += 1
-        number, began = self._asked, loop.time()
+        self.calls += 1
+        number, began = self.calls, loop.time()
         answer = self._waiting[number] = loop.create_future()
         told = {"kind": "run", "id": number, "argv": list(args), "env": dict(env), "limit": output_limit}
         try:
@@ -154,7 +159,15 @@ class InboxZygote:
         finally:
             self._lose("zygote died")
 
+    @property
+    def idle(self) -> bool:
+        return not self._waiting
+
+    def worn(self, care: Care) -> bool:
+        return self.calls >= care.max_calls or self.memory_mb - self.fresh_mb > care.max_growth_mb
+
     def _on_frame(self, told: dict[str, object], rest: bytes) -> None:
+        self.memory_mb = float(str(told.get("memory_mb", self.memory_mb)))
         if told["kind"] != "ended":
             if not self._ready.done():
                 self._ready.set_result(told)
@@ -173,17 +186,21 @@ class InboxZygote:
 
 
 class Inbox:
-    """The scripts that are loaded in one box, each once, for one user of it. Whoever makes it closes it for good."""
+    """The scripts that are loaded in one box, each once, for one user of it. Whoever makes it closes it for good.
 
-    def __init__(self, opener: Opener, bring: Bring, check: Check, *, load_s: float = 120.0) -> None:
+    A zygote that is spent takes no more calls, and ends once those that it has are answered.
+    """
+
+    def __init__(self, opener: Opener, bring: Bring, check: Check, care: Care | None = None) -> None:
         self.check = check
+        self.care = care or Care()
         self._opener = opener
         self._bring = bring
-        self._load_s = load_s
         self._directory = ""
         self._zygotes: dict[str, InboxZygote] = {}
         self._refused: dict[str, str] = {}
         self._open: set[InboxZygote] = set()
+        self._retired: list[InboxZygote] = []
         self._flights: Flights[InboxZygote] = Flights()
         self._bringing: Flights[str] = Flights()
 
@@ -191,12 +208,13 @@ class Inbox:
         return f"<Inbox {len(self._zygotes)} loaded, {len(self._refused)} refused>"
 
     async def zygote(self, script: BoxScript) -> InboxZygote:
-        """The one that has loaded the script; to be had before a CPU slot is taken."""
+        """The one that has loaded the script; to be had before a CPU slot is taken, and asked for again in it."""
+        await self._end_retired()
         key = script.key
         if key in self._refused:
             raise Unwarm(self._refused[key])
         found = self._zygotes.get(key)
-        if found is not None and not found.broken:
+        if found is not None and not found.broken and not found.worn(self.care):
             return found
         return await self._flights.join(key, lambda: self._load(script))
 
@@ -207,10 +225,11 @@ class Inbox:
             await self._end(zygote)
 
     async def _load(self, script: BoxScript) -> InboxZygote:
-        broken = self._zygotes.pop(script.key, None)
-        if broken is not None:
+        replaced = self._zygotes.pop(script.key, None)
+        if replaced is not None:
             stats.replaced += 1
-            await self._end(broken)
+            self._retired.append(replaced)
+            await self._end_retired()
         stats.started += 1
         if not self._directory:
             self._directory = await self._bringing.join("programs", self._bring)
@@ -219,7 +238,7 @@ class Inbox:
         zygote = InboxZygote(await self._opener(words, script.env))
         self._open.add(zygote)
         try:
-            await zygote.load(self._load_s)
+            await zygote.load(self.care.load_s)
             self.check()
         except BaseException as error:
             if isinstance(error, Unwarm):
@@ -228,6 +247,12 @@ class Inbox:
             raise
         self._zygotes[script.key] = zygote
         return zygote
+
+    async def _end_retired(self) -> None:
+        for zygote in [old for old in self._retired if old.broken or old.idle]:
+            if zygote in self._retired:  # Else another call saw to it while this one waited.
+                self._retired.remove(zygote)
+                await self._end(zygote)
 
     async def _end(self, zygote: InboxZygote) -> None:
         self._open.discard(zygote)

@@ -39,6 +39,8 @@ class Seat:
     """`cgroup.procs` files, or `tasks` of version 1, that the child enrols itself in."""
     uid: int = -1
     gid: int = -1
+    seccomp: str = ""
+    """The box's filter of system calls as BPF code in hex; empty filters nothing."""
 
 
 Starter = Callable[[Seat, Quarry, bool, int], Command]

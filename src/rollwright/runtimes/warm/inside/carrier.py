@@ -24,6 +24,7 @@ _NUMBER = struct.Struct("!i")
 _MARK = "ROLLWRIGHT_BOX"
 _ROOM = 160
 _CHUNK = 65536
+_WEIGHED_EVERY = 64
 # As the host does it: the channel must have room for what ends a call.
 _INLINE, _FEW = 7000, 16
 
@@ -49,9 +50,11 @@ class Call:
 
 
 class Carrier:
-    def __init__(self, channel, base):
+    def __init__(self, channel, base, zygote):
         self.channel = channel
         self.base = base
+        self.zygote = zygote
+        self.ended = 0
         self.cwd = os.getcwd()
         self.calls = {}
         self.selector = selectors.DefaultSelector()
@@ -90,7 +93,8 @@ class Carrier:
         kind, number = _HEAD.unpack_from(packet)
         body = packet[_HEAD.size :]
         if kind in (b"Y", b"N"):
-            say({"kind": "ready" if kind == b"Y" else "refused", "body": body.decode("utf-8", "replace")})
+            told = {"kind": "ready" if kind == b"Y" else "refused", "body": body.decode("utf-8", "replace")}
+            say({**told, "memory_mb": memory_mb(self.zygote)})
         elif kind == b"F" and number in self.calls:
             self.calls[number].fault = body.decode("utf-8", "replace")
         elif kind == b"E" and number in self.calls:
@@ -101,7 +105,7 @@ class Carrier:
         env = {**os.environ, **told["env"], _MARK: mark}
         seat = {"argv": told["argv"], "env": env, "cwd": self.cwd, "mark": mark, "limits": {}, "writable": []}
         seat |= {"drop_capabilities": [], "join_pid": 0, "namespaces": [], "cgroups": [], "uid": -1, "gid": -1}
-        seat["silent"] = not stdin
+        seat |= {"silent": not stdin, "seccomp": ""}
         call = self.calls[told["id"]] = Call(told["id"], stdin, told["limit"], mark)
         body, theirs = json.dumps(seat).encode(), []
         try:
@@ -177,8 +181,20 @@ class Carrier:
             self.shut(call, which)
         told = {"kind": "ended", "id": call.number, "status": status, "fault": call.fault}
         told |= {"out": len(call.said[1]), "dropped": [call.dropped[1], call.dropped[2]]}
+        self.ended += 1
+        if self.ended % _WEIGHED_EVERY == 0:
+            told["memory_mb"] = memory_mb(self.zygote)
         say(told, bytes(call.said[1] + call.said[2]))
         self.channel.send(_HEAD.pack(b"D", call.number))
+
+
+def memory_mb(pid):
+    """What a process holds; 0 where the kernel does not tell."""
+    try:
+        with open(f"/proc/{pid}/statm", "rb") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
+    except (OSError, IndexError, ValueError):
+        return 0
 
 
 def as_file(body):
@@ -274,7 +290,7 @@ def main(words):
     for stream in (process.stdin, process.stdout, process.stderr):
         stream.close()
     try:
-        Carrier(ours, base).serve()
+        Carrier(ours, base, process.pid).serve()
     finally:
         ours.close()
         process.wait()

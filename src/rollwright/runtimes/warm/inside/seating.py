@@ -26,7 +26,8 @@ _mark = [0, 0]
 _variables = {}
 _HUGE = 2 << 20
 _MADV_HUGEPAGE, _MADV_COLLAPSE = 14, 25
-_PR_SET_PDEATHSIG, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 1, 24, 38
+_PR_SET_PDEATHSIG, _PR_SET_SECCOMP, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 1, 22, 24, 38
+_FILTER = 2
 _NAMESPACES = {"user": 0x10000000, "ipc": 0x08000000, "uts": 0x04000000, "net": 0x40000000, "pid": 0x20000000}
 _NAMESPACES["mnt"] = 0x00020000
 _LANDLOCK = (444, 445, 446)
@@ -81,6 +82,8 @@ def take(seat, streams, ruleset=-1):
         _restrict(ruleset)
     elif seat["writable"]:
         _restrict(_ruleset(seat["writable"]))
+    if seat["seccomp"]:
+        _filter_calls(bytes.fromhex(seat["seccomp"]))
     _open_stdin(seat["silent"])
     ending.reseed()
 
@@ -168,17 +171,20 @@ def _fork_below():
 
 
 def _drop(capabilities):
-    """Give up capabilities for good: no program that is started from here on has them either."""
-    if not capabilities or os.geteuid() != 0:
-        return
+    """Give up capabilities for good: no program that is started from here on has them either.
+
+    Whoever enters a user namespace has all of them in there, also as an ordinary user.
+    """
     for number in capabilities:
-        _prctl(_PR_CAPBSET_DROP, ctypes.c_ulong(number), 0, 0, 0)
-    _check(_capget(_header, _held))
-    for number in capabilities:
-        first, kept = 3 * (number // 32), ~(1 << number % 32)
-        for word in (first, first + 1, first + 2):
-            _held[word] &= kept
-    _check(_capset(_header, _held))
+        _prctl(_PR_CAPBSET_DROP, number, 0, 0, 0)  # Refused to who has none to hand on, which is as good.
+    if capabilities:
+        kept = [0xFFFFFFFF, 0xFFFFFFFF]
+        for number in capabilities:
+            kept[number // 32] &= ~(1 << number % 32)
+        _check(_capget(_header, _held))
+        for word in range(6):
+            _held[word] &= kept[word // 3]
+        _check(_capset(_header, _held))
 
 
 def _ruleset(writable):
@@ -207,6 +213,14 @@ def _restrict(rules):
         _check(_prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
         _check(_syscall(_LANDLOCK[2], rules, 0))
         os.close(rules)
+
+
+def _filter_calls(code):
+    """The box's filter of system calls, also for whatever is started from here on. Eight bytes are one instruction."""
+    _check(_prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+    held = ctypes.create_string_buffer(code, len(code))
+    program = struct.pack("=H6xQ", len(code) // 8, ctypes.addressof(held))
+    _check(_prctl(_PR_SET_SECCOMP, _FILTER, program, 0, 0))
 
 
 def _check(answer):
