@@ -4,6 +4,7 @@ import base64
 import secrets
 import shutil
 import subprocess
+import time
 
 import pytest
 from hypothesis import given, settings
@@ -22,9 +23,12 @@ def box(request, tmp_path_factory):
     root = tmp_path_factory.mktemp("box")
     numbers = iter(range(1, 1_000_000))
 
+    def words_of(operation, *words):
+        return [request.param, str(BOX_SCRIPT), str(root), operation, *words]
+
     def call(operation, *words, env=None, stdin=b""):
         done = subprocess.run(
-            [request.param, str(BOX_SCRIPT), str(root), operation, *words],
+            words_of(operation, *words),
             input=stdin,
             capture_output=True,
             timeout=60,
@@ -43,7 +47,7 @@ def box(request, tmp_path_factory):
 
     (root / "control").mkdir()
     assert call("make", "token").stdout == b"rollwright made\n"
-    run.call, run.root = call, root
+    run.call, run.words, run.root = call, words_of, root
     return run
 
 
@@ -98,3 +102,32 @@ def test_a_deadline_ends_the_tree_and_keeps_what_was_said(box):
     result = box(["sh", "-c", tree], seconds="0.3")
     assert (result.ending, result.exit_code, result.stdout) == (Ending.TIMED_OUT, 124, b"said\n")
     assert subprocess.run(["pgrep", "-x", "-f", f"sleep {long}"], capture_output=True).stdout == b""
+
+
+def test_clearing_ends_programs_with_the_shells_that_carry_them(box):
+    talked_to = [str(2_000_000_000), str(2_000_000_001)]
+    place = [str(box.root / "workspace"), "", ""]
+    carried = [
+        subprocess.Popen(
+            box.words("open", number, f"token/{number}.", "1000", "", *place, "cat"), stdin=subprocess.PIPE
+        )
+        for number in talked_to
+    ]
+    try:
+        for number in talked_to:
+            _until((box.root / "control" / number / "pid").exists)
+        assert box.call("clear", "token", "next").stdout == b"rollwright cleared\n"
+        assert subprocess.run(["pgrep", "-f", "token/20000000"], capture_output=True).stdout == b""
+        assert [process.wait(20) for process in carried] == [-9, -9]
+    finally:
+        for process in carried:
+            process.kill()
+            process.stdin.close()
+        assert box.call("make", "token").stdout == b"rollwright made\n"
+
+
+def _until(true, within_s=30.0):
+    deadline = time.monotonic() + within_s
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)

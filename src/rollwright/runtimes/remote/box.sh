@@ -10,6 +10,9 @@ root=$1 op=$2
 shift 2
 control=$root/control
 
+# Names a file with what is looked for in command lines, too; empty where only programs are hunted.
+carriers=
+
 # The ids of live processes that carry the mark $1, the program of the command in $2, and all that descend from them.
 hunt() {
     hunted=" "
@@ -19,7 +22,10 @@ hunt() {
         set -- "$1" "$2" ${line##*)}
         case ${3:-X} in [ZX]) ;; *) [ "${4:-}" = "$boss" ] && hunted=" $first " ;; esac
     fi
-    for place in $(grep -lsF "ROLLWRIGHT_BOX=$1" /proc/[0-9]*/environ); do
+    for place in $(
+        grep -lsF "ROLLWRIGHT_BOX=$1" /proc/[0-9]*/environ
+        [ -z "$carriers" ] || grep -lsF -f "$carriers" /proc/[0-9]*/cmdline
+    ); do
         place=${place#/proc/}
         hunted="$hunted${place%%/*} "
     done
@@ -262,9 +268,12 @@ do_make() {
 }
 
 # OLD NEW: end every program whose mark begins with OLD, and make the directories anew for those of NEW. What passed the
-# gate just before it closed is caught by the second strike.
+# gate just before it closed is caught by the second strike. The shells that carry those programs have their marks among
+# their words, and end with them: nobody hears their reports, and the next user would see them.
 do_clear() {
     echo "$2" > "$control/token"
+    carriers=$control/carriers
+    echo "$1/" > "$carriers"
     strike "$1/" "" || { echo "rollwright survived"; exit 0; }
     chmod -R u+rwx "$root/workspace" "$root/home" "$root/tmp" "$root/warm" 2>/dev/null
     rm -rf "$root/workspace" "$root/home" "$root/tmp" "$root/warm" && mkdir "$root/workspace" "$root/home" "$root/tmp" &&
