@@ -85,7 +85,7 @@ LIARS = {
     "    with m.Pool(1) as p:\n        print(p.map(f, [1, 2]))",
     "fork": "import os\npid = os.fork()\nif not pid:\n    print('child')\n    raise SystemExit(5)\n"
     "print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))",
-    "fork bomb": "import os\nfor i in range(4):\n    os.fork()\nos.write(1, b'.')",
+    "fork bomb": "import os\nfor i in range(4):\n    os.fork()\nos.write(1, b'.')\ntry:\n    while os.wait():\n        pass\nexcept ChildProcessError:\n    pass",
     "links": "import os\nos.symlink('/', 'out'); os.chmod('.', 0o711); open('x', 'w').write('1'); os.chmod('x', 0o600)",
     "exec": "import os; os.execvp('sh', ['sh', '-c', 'echo $0 replaced; exit 9', 'name'])",
     "recursion": "import sys\ndef f():\n    f()\ntry:\n    f()\nexcept RecursionError:\n    print(sys.getrecursionlimit())",
