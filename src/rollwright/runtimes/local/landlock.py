@@ -49,7 +49,7 @@ def make_ruleset(writable: Sequence[str]) -> int:
     """A descriptor of the rule "writes only below these"; the caller closes it. Places that do not exist are left out.
     OSError where the kernel refuses."""
     ruleset = _checked(
-        _libc().syscall(_CREATE_RULESET, struct.pack("=Q", _handled()), ctypes.c_size_t(8), ctypes.c_uint(0))
+        _libc().syscall(_CREATE_RULESET, struct.pack("=Q", handled()), ctypes.c_size_t(8), ctypes.c_uint(0))
     )
     try:
         for path in writable:
@@ -67,7 +67,8 @@ def restrict_thread(ruleset: int) -> None:
     _checked(_libc().syscall(_RESTRICT_SELF, ctypes.c_int(ruleset), ctypes.c_uint(0)))
 
 
-def _handled() -> int:
+def handled() -> int:
+    """The rights to write that this kernel can take away."""
     return _WRITE_FILE | _ENTRIES | (_TRUNCATE if version() >= 3 else 0)
 
 
@@ -77,7 +78,7 @@ def _allow(ruleset: int, path: str) -> None:
     except FileNotFoundError:
         return
     try:
-        rights = _handled()
+        rights = handled()
         if not stat.S_ISDIR(os.fstat(place).st_mode):
             rights &= _WRITE_FILE | _TRUNCATE
         rule = struct.pack("=Qi", rights, place)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Mapping
 from typing import Any
 
-from . import runner
+from . import program, runner
 from .build import work_of
 from .furnish import clearing, settling
 from .runner import Work
+
+_KINDS = 16
+"""Of programs: all of a box have the same limits, as a rule."""
 
 
 class Blueprint:
@@ -19,6 +23,7 @@ class Blueprint:
         self.order: dict[str, Any] = json.loads(data)
         self.plan: dict[str, Any] = self.order["plan"]
         self.seccomp = bytes.fromhex(self.order["seccomp"])
+        self._starting: dict[str, Work] = {}
         self.direct = bool(self.order["root"]["direct"]) and runner.NATIVE
         """Whether a box is first tried to be made without bwrap."""
 
@@ -38,6 +43,17 @@ class Blueprint:
     def furnishing(self) -> Work:
         """To clear a box in which nothing runs."""
         return Work(clearing(self.plan, killing=False))
+
+    def starting(self, order: Mapping[str, Any]) -> Work:
+        """How a program of this order is started. OSError where it must be done otherwise."""
+        if not runner.NATIVE:
+            raise OSError("there is no runner for this machine")
+        told = json.dumps([len(order["cgroups"]), order["own_network"], order["limits"], order["writable"]])
+        if told not in self._starting:
+            if len(self._starting) >= _KINDS:
+                self._starting.clear()
+            self._starting[told] = program.work_of(order, self.seccomp)
+        return self._starting[told]
 
 
 @functools.lru_cache(maxsize=16)

@@ -17,8 +17,9 @@ from typing import Any
 
 from . import kernel
 from .furnish import DONE, attach, make_directories, pick_up, settle, tell
+from .privileges import drop_privileges, handle_signals
 from .runner import Work
-from .steps import SKIP, Answer, Buffer, Label, Steps
+from .steps import SKIP, Answer, Blank, Buffer, Label, Steps
 
 _SPACES = kernel.CLONE_NEWUSER | kernel.CLONE_NEWNS | kernel.CLONE_NEWPID | kernel.CLONE_NEWIPC | kernel.CLONE_NEWUTS
 _SHOWN = kernel.ATTR_RDONLY | kernel.ATTR_NOSUID | kernel.ATTR_NODEV
@@ -36,9 +37,7 @@ _DEV_LINKS = {
 _GUARDED = ("sys", "sysrq-trigger", "irq", "bus")
 """Parts of /proc that are the whole machine's; where the owner is root, their modes keep nobody out."""
 _SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
-_CAPABILITIES_3 = 0x20080522
 _AT_REMOVEDIR = 0x200
-_PATH_ROOM = 1024
 _HERE = kernel.AT_FDCWD
 
 
@@ -48,7 +47,7 @@ def work_of(order: dict[str, Any], seccomp: bytes) -> Work:
     and the descriptors of `settle`; and it ends when that is closed."""
     steps, leave = Steps(), Label()
     word = Buffer(DONE.ljust(8, b"\0") + bytes(8 * len(order["groups"])))
-    groups = [Buffer(bytes(_PATH_ROOM)) for _ in order["groups"]]
+    groups = [Blank() for _ in order["groups"]]
     for number, group in enumerate(order["groups"]):
         _make_group(steps, groups[number], group).keep(word, 8 + 8 * number)
     own_network = "net" in order["plan"]["spaces"]
@@ -71,7 +70,7 @@ def work_of(order: dict[str, Any], seccomp: bytes) -> Work:
     return Work(steps, groups)
 
 
-def _make_group(steps: Steps, path: Buffer, group: dict[str, Any]) -> Answer:
+def _make_group(steps: Steps, path: Blank, group: dict[str, Any]) -> Answer:
     """A control group with its bounds, or none; the answer is above zero where it is there."""
     done, undo = Label(), Label()
     steps.call("mkdirat", _HERE, path, 0o755, refused=done)
@@ -178,15 +177,7 @@ def _become_first(steps: Steps, user: int, seccomp: bytes) -> None:
     steps.call("unshare", kernel.CLONE_NEWUSER)
     # The namespaces belong to the user namespace above this one: nobody in here may change them.
     _map(steps, user, 0, 0)
-    # The kernel buries orphans where their ends are ignored. What the C library ignores for itself is not our business.
-    for number, ignored in ((signal.SIGCHLD, 1), (32, 0), (33, 0)):
-        steps.call("rt_sigaction", number, Buffer(struct.pack("=QQQQ", ignored, 0, 0, 0)), 0, 8)
-    for capability in range(64):  # The kernel refuses the numbers that it does not know.
-        steps.call("prctl", kernel.PR_CAPBSET_DROP, capability, 0, 0, 0, refused=SKIP)
-    header, none = Buffer(struct.pack("=Ii", _CAPABILITIES_3, 0)), Buffer(bytes(24))
-    steps.call("capset", header, none)
-    steps.call("prctl", kernel.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-    if seccomp:
-        program = Buffer(struct.pack("=H6xQ", len(seccomp) // 8, 0), {8: Buffer(seccomp)})
-        steps.call("prctl", kernel.PR_SET_SECCOMP, kernel.SECCOMP_MODE_FILTER, program, 0, 0)
+    # The kernel buries orphans where their ends are ignored.
+    handle_signals(steps, {signal.SIGCHLD: signal.SIG_IGN})
+    drop_privileges(steps, seccomp)
     steps.call("prctl", kernel.PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

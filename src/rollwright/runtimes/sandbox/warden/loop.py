@@ -64,8 +64,17 @@ def receive_bytes(channel: socket.socket) -> tuple[bytes, list[int]] | None:
     return data, list(fds)
 
 
-def hear(link: socket.socket) -> tuple[bytes, list[int], int] | None:
-    """What a runner told: words, descriptors, and who it is. None where it is gone."""
+class Heard:
+    """What a runner told, and who it is."""
+
+    def __init__(self, word: bytes, fds: list[int], pid: int) -> None:
+        self.word = word
+        self.fds = fds
+        self.pid = pid
+
+
+def hear(link: socket.socket) -> Heard | None:
+    """The next that a runner tells; None where it is gone."""
     try:
         data, notes, _, _ = link.recvmsg(4096, _NOTES)
     except ConnectionError:
@@ -78,7 +87,7 @@ def hear(link: socket.socket) -> tuple[bytes, list[int], int] | None:
             pid = struct.unpack_from("=i", note)[0]
     for fd in fds:
         os.set_inheritable(fd, False)
-    return (data, list(fds), pid) if data else None
+    return Heard(data, list(fds), pid) if data else None
 
 
 def send(channel: socket.socket, message: dict[str, Any], fds: Sequence[int] = ()) -> None:

@@ -18,7 +18,7 @@ import socket
 import struct
 from collections.abc import Sequence
 
-from .steps import KNOWN, ROW, SIZE, Buffer, Steps
+from .steps import KNOWN, ROW, SIZE, Blank, Steps
 
 BASE = 0x500000
 """Where the runner keeps its steps."""
@@ -56,6 +56,7 @@ NATIVE = platform.machine() in _CODE
 _MACHINES = {"x86_64": 62}
 _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 _IGNORED = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
+Text = bytes | Sequence[bytes]
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -83,6 +84,19 @@ def program() -> bytes:
     return head + b"".join(struct.pack("=IIQQQQQQ", *segment) for segment in segments) + here
 
 
+def _put(image: bytearray, text: Text) -> int:
+    """Write a text, or a list of texts as programs are given it, behind the steps; its address."""
+    if isinstance(text, bytes):
+        address = BASE + len(image)
+        image += text + b"\0"
+        return address
+    places = [*(_put(image, one) for one in text), 0]
+    image += bytes(-len(image) % 8)
+    address = BASE + len(image)
+    image += struct.pack(f"={len(places)}Q", *places)
+    return address
+
+
 @functools.cache
 def _file() -> str:
     """The path of the runner."""
@@ -95,25 +109,24 @@ def _file() -> str:
 class Work:
     """Steps that were written down, ready to be begun any number of times. `blanks` are filled in each time."""
 
-    def __init__(self, steps: Steps, blanks: Sequence[Buffer] = ()) -> None:
+    def __init__(self, steps: Steps, blanks: Sequence[Blank] = ()) -> None:
         self.steps = steps
-        self._blanks = blanks
         self._image, self._places = steps.image(BASE, blanks)
-        if len(self._image) > MOST:
-            raise OSError(f"{len(self._image)} bytes of steps are too many")
 
-    def begin(self, fds: Sequence[int] = (), texts: Sequence[str] = ()) -> tuple[int, socket.socket]:
+    def begin(self, fds: Sequence[int] = (), texts: Sequence[Text] = ()) -> tuple[int, socket.socket]:
         """Start it in a session of its own, with `fds` as descriptors from 3 on and `texts` in its blanks. The pid, by
         which its process group is called, and a socket on which it tells what the steps say, or why it failed; it ends
         with the work."""
+        image = bytearray(self._image)
+        for place, text in zip(self._places, texts, strict=True):
+            struct.pack_into("=Q", image, place, _put(image, text))
+        if len(image) > MOST:
+            raise OSError(f"{len(image)} bytes of steps are too many")
+        return self._start(image, fds)
+
+    def _start(self, image: bytearray, fds: Sequence[int]) -> tuple[int, socket.socket]:
         if not KNOWN:
             raise OSError("the calls of this processor have no numbers here")
-        image = bytearray(self._image)
-        for place, blank, text in zip(self._places, self._blanks, texts, strict=True):
-            data = os.fsencode(text)
-            if len(data) >= len(blank.data):
-                raise OSError(f"{text!r} is too long a path")
-            image[place : place + len(data)] = data
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)

@@ -8,7 +8,7 @@ import signal
 import socket
 from importlib import import_module
 
-from .box import serve
+from .serve import serve
 
 _RESERVED = 10
 

@@ -19,17 +19,20 @@ _NUMBERS = {
         "kill": 62, "chdir": 80, "umask": 95, "setgroups": 116, "capset": 126, "rt_sigaction": 13, "pivot_root": 155,
         "prctl": 157, "mount": 165, "umount2": 166, "sethostname": 170, "exit_group": 231, "openat": 257,
         "mkdirat": 258, "mknodat": 259, "unlinkat": 263, "symlinkat": 266, "faccessat": 269, "unshare": 272,
-        "setns": 308,
+        "setns": 308, "setsid": 112, "dup3": 292, "prlimit64": 302, "execve": 59,
     },
     "aarch64": {
         "read": 63, "write": 64, "close": 57, "ioctl": 29, "nanosleep": 101, "socket": 198, "sendmsg": 211,
         "clone": 220, "kill": 129, "chdir": 49, "umask": 166, "setgroups": 159, "capset": 91, "rt_sigaction": 134,
         "pivot_root": 41, "prctl": 167, "mount": 40, "umount2": 39, "sethostname": 161, "exit_group": 94,
         "openat": 56, "mkdirat": 34, "mknodat": 33, "unlinkat": 35, "symlinkat": 36, "faccessat": 48, "unshare": 97,
-        "setns": 268,
+        "setns": 268, "setsid": 157, "dup3": 24, "prlimit64": 261, "execve": 221,
     },
 }  # fmt: skip
-_EVERYWHERE = {"open_tree": 428, "move_mount": 429, "mount_setattr": 442}
+_EVERYWHERE = {
+    "open_tree": 428, "move_mount": 429, "mount_setattr": 442, "landlock_create_ruleset": 444, "landlock_add_rule": 445,
+    "landlock_restrict_self": 446,
+}  # fmt: skip
 NUMBERS: Final = {**_NUMBERS.get(platform.machine(), {}), **_EVERYWHERE}
 KNOWN: Final = platform.machine() in _NUMBERS
 """Whether the numbers of this machine's calls are known here."""
@@ -68,6 +71,10 @@ class Answer:
     def kept(self) -> tuple[Buffer, int]:
         self.place = self.place or (Buffer(bytes(8)), 0)
         return self.place
+
+
+class Blank(Answer):
+    """A text, or a list of texts, that is not known yet: it is filled in whenever the work is begun."""
 
 
 Argument = int | str | bytes | Buffer | Answer
@@ -132,11 +139,11 @@ class Steps:
         """`label` leads to the next call."""
         label.row = len(self._calls)
 
-    def image(self, base: int, found: Sequence[Buffer] = ()) -> tuple[bytes, list[int]]:
-        """What a runner reads that keeps it at address `base`, and where in it the buffers `found` lie."""
+    def image(self, base: int, blanks: Sequence[Blank] = ()) -> tuple[bytes, list[int]]:
+        """What a runner reads that keeps it at address `base`, and where in it the addresses of `blanks` belong."""
         heap = _Heap(base + SIZE * len(self._calls))
         rows = [self._row(call, number, base, heap) for number, call in enumerate(self._calls)]
-        places = [heap.address(buffer) - base for buffer in found]
+        places = [heap.address(*blank.kept()) - base for blank in blanks]
         return b"".join(rows) + heap.data, places
 
     def why(self, record: bytes, base: int) -> OSError:
