@@ -200,6 +200,50 @@ async def test_a_box_that_cannot_be_made_is_a_fault_with_a_reason_and_is_freed(m
     assert open_fds() <= before
 
 
+async def test_what_cannot_be_run_says_so_in_its_own_name(make):
+    async with make() as box:
+        await sh(box, "echo text > text; mkdir -p $HOME/bin; cp /bin/true $HOME/bin/found")
+        many = ":".join([f"/nowhere/{number}" for number in range(20)] + ["/home/box/bin"])
+        for argv, env, code, words in (
+            (["nothing"], {}, 127, b"nothing: No such file or directory\n"),
+            (["./text"], {}, 126, b"./text: Permission denied\n"),
+            (["text/below"], {}, 127, b"text/below: Not a directory\n"),
+            (["found"], {}, 127, b"found: No such file or directory\n"),
+            (["found"], {"PATH": "/nowhere:/home/box/bin"}, 0, b""),
+            (["found"], {"PATH": many}, 0, b""),
+        ):
+            result = await box.run(argv, env=env)
+            assert (result.exit_code, result.stderr) == (code, words), argv
+
+
+async def test_remains_that_nobody_asked_for_hold_up_no_reset(make):
+    async with make() as box:
+        async with await box.open_process(["sh", "-c", "exit 3"]) as process:
+            assert await process.read() == b""
+            async with asyncio.timeout(PATIENCE_S):
+                await box.reset()
+        assert (await box.inspect()).processes == ()
+        assert await sh(box, "echo on") == "on\n"
+
+
+async def test_a_look_is_told_again_only_while_nobody_touched_the_box(make):
+    async with make() as box:
+        fresh = await box.inspect()
+        assert await box.inspect() is fresh
+        touches = (
+            lambda: box.write("file", b"x"),
+            lambda: sh(box, "touch file"),
+            lambda: box.forward(8000),
+        )
+        for touch in touches:
+            await touch()
+            assert await box.inspect() != fresh
+            await box.reset()
+            clean = await box.inspect()
+            assert clean == fresh
+            assert await box.inspect() is clean
+
+
 async def test_a_missing_directory_is_a_fault(make):
     async with make() as box:
         with pytest.raises(RuntimeFault, match="No such file"):

@@ -155,6 +155,7 @@ class Work:
             for number, fd in enumerate((link, -1, -1, *fds)):
                 if fd >= 0:
                     os.dup2(fd, number)
+            os.read(0, MOST)  # What it says is known here. Left unread, it would cut off the answer.
             os.write(0, self._carry_out())
         finally:
             os._exit(1)
