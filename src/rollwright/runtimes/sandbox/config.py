@@ -9,7 +9,8 @@ from rollwright.wire import UsageError
 
 
 class SandboxConfig(RuntimeConfig, frozen=True, kw_only=True, tag_field="kind", tag="sandbox"):
-    """A box of Linux namespaces on this machine, made with bubblewrap. Zero in a limit means no limit of ours."""
+    """A box of Linux namespaces on this machine, made by a warden process, and by bubblewrap where the kernel refuses
+    it to us. Zero in a limit means no limit of ours."""
 
     network: Literal["none", "full"] = "none"
     """`none`: loopback of its own and the ports that Rollwright forwards; `full`: the network of this host."""
