@@ -113,12 +113,14 @@ def _executed(path: Path) -> ModuleType:
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
+    if spec is None:
         raise UsageError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        spec.loader.exec_module(module)
+        # Not by its loader: byte code would be left beside the file, and be taken for a file that changed since within
+        # the same second to another of the same size.
+        exec(compile(content, path, "exec"), module.__dict__)
     except (Exception, SystemExit) as error:  # The border to the author's code.
         del sys.modules[name]
         raise UsageError(f"taskset file {path} does not run: {type(error).__name__}: {error}") from error
