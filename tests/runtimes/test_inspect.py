@@ -21,7 +21,7 @@ states = st.builds(BoxState, words, sets, sets, words, sets)
 @given(states, states)
 def test_only_equal_states_do_not_differ(one, other):
     same = (one.files, one.environment) == (other.files, other.environment) and all(
-        set(getattr(one, what)) == set(getattr(other, what)) for what in ("processes", "ports", "mounts")
+        sorted(getattr(one, what)) == sorted(getattr(other, what)) for what in ("processes", "ports", "mounts")
     )
     assert (differences(one, other) == []) is same
     assert len(differences(one, other)) == len(differences(other, one))
@@ -123,3 +123,9 @@ async def test_the_check_looks_from_inside_too(box):
     await sh(box, f"setsid sh -c 'sleep 1000; :' rollwright-poison-{box.name} > /dev/null 2>&1 &")
     with pytest.raises(AssertionError, match=r"left for the next user: /proc/\d+/cmdline"):
         await check_unpoisoned(box, blind)
+
+
+def test_a_second_mount_at_the_same_place_is_a_difference():
+    once, twice = BoxState(mounts=("/tmp tmpfs",)), BoxState(mounts=("/tmp tmpfs", "/tmp tmpfs"))
+    assert differences(once, twice) == ["mounts: /tmp tmpfs is new"]
+    assert differences(twice, once) == ["mounts: /tmp tmpfs is gone"]

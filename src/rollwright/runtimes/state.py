@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 
 import msgspec
@@ -30,9 +31,10 @@ def differences(fresh: BoxState, now: BoxState) -> list[str]:
     """What is there and was not, or was and is not, in words; empty where the two are alike."""
     found = [*_changed("file", fresh.files, now.files), *_changed("variable", fresh.environment, now.environment)]
     for what in ("processes", "ports", "mounts"):
-        before, after = set(getattr(fresh, what)), set(getattr(now, what))
-        found += [f"{what}: {item} is new" for item in sorted(after - before)]
-        found += [f"{what}: {item} is gone" for item in sorted(before - after)]
+        # Counted: a second mount at the same place looks like the first.
+        before, after = Counter(getattr(fresh, what)), Counter(getattr(now, what))
+        found += [f"{what}: {item} is new" for item in sorted((after - before).elements())]
+        found += [f"{what}: {item} is gone" for item in sorted((before - after).elements())]
     return found
 
 

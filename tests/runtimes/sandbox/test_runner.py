@@ -39,7 +39,7 @@ def way(request, monkeypatch):
 def done(steps):
     tell(steps, [])
     steps.call("exit_group", 0)
-    return Work(steps)
+    return Work(steps, forks=True)
 
 
 def test_the_listing_is_the_program():
@@ -82,7 +82,7 @@ def test_a_refusal_may_lead_on_and_so_may_a_fork(way, tmp_path):
     tell(steps, [])
     steps.mark(parent)
     steps.call("exit_group", 0)
-    assert answer_of(Work(steps)).word == b"done"
+    assert answer_of(Work(steps, forks=True)).word == b"done"
     assert os.listdir(tmp_path) == ["child"]
 
 
@@ -93,7 +93,7 @@ def test_descriptors_and_who_sent_them_arrive(way, tmp_path):
     tell(steps, opened)
     steps.call("read", 0, Buffer(bytes(8)), 8)
     steps.call("exit_group", 0)
-    session, link = Work(steps).begin()
+    session, link = Work(steps, forks=True).begin()
     heard = hear(link)
     assert heard.pid == session
     for fd in heard.fds:
@@ -122,6 +122,16 @@ def test_descriptors_and_texts_are_given_at_the_beginning(tmp_path):
             bury(session)
         with pytest.raises(OSError, match="too many"):
             work.begin([theirs.fileno()], [b"x" * MOST, [], []])
+
+
+def test_a_runner_that_cannot_be_run_is_done_without_where_that_is_safe(monkeypatch, tmp_path):
+    monkeypatch.setattr(runner, "_file", lambda: os.devnull)
+    steps = Steps()
+    steps.call("mkdirat", -100, str(tmp_path / "made"), 0o700)
+    assert answer_of(done(steps)).word == b"done"
+    assert os.listdir(tmp_path) == ["made"]
+    with pytest.raises(OSError, match=r"Permission denied|no runner"):
+        Work(steps).begin()
 
 
 names = st.sampled_from(["a", "b", "a/c", "b/c", "a/c/d"])

@@ -33,21 +33,19 @@ class Blueprint:
 
     @functools.cached_property
     def settling(self) -> Work:
-        return Work(settling(self.plan))
+        return Work(settling(self.plan), forks=True)
 
     @functools.cached_property
     def clearing(self) -> Work:
-        return Work(clearing(self.plan, killing=True))
+        return Work(clearing(self.plan, killing=True), forks=True)
 
     @functools.cached_property
     def furnishing(self) -> Work:
         """To clear a box in which nothing runs."""
-        return Work(clearing(self.plan, killing=False))
+        return Work(clearing(self.plan, killing=False), forks=True)
 
     def starting(self, order: Mapping[str, Any]) -> Work:
         """How a program of this order is started. OSError where it must be done otherwise."""
-        if not runner.NATIVE:
-            raise OSError("there is no runner for this machine")
         told = json.dumps([len(order["cgroups"]), order["own_network"], order["limits"], order["writable"]])
         if told not in self._starting:
             if len(self._starting) >= _KINDS:

@@ -107,10 +107,12 @@ def _file() -> str:
 
 
 class Work:
-    """Steps that were written down, ready to be begun any number of times. `blanks` are filled in each time."""
+    """Steps that were written down, ready to be begun any number of times. `blanks` are filled in each time. Work that
+    `forks` is done by a fork of this process where the runner cannot be run; it has no blanks, and ends soon."""
 
-    def __init__(self, steps: Steps, blanks: Sequence[Blank] = ()) -> None:
+    def __init__(self, steps: Steps, blanks: Sequence[Blank] = (), *, forks: bool = False) -> None:
         self.steps = steps
+        self._forks = forks
         self._image, self._places = steps.image(BASE, blanks)
 
     def begin(self, fds: Sequence[int] = (), texts: Sequence[Text] = ()) -> tuple[int, socket.socket]:
@@ -139,8 +141,17 @@ class Work:
         return pid, ours
 
     def _spawn(self, link: int, fds: Sequence[int]) -> int:
-        if not NATIVE:
-            return self._fork(link, fds)
+        if NATIVE:
+            try:
+                return self._run(link, fds)
+            except OSError:
+                if not self._forks:
+                    raise
+        if not self._forks:
+            raise OSError("there is no runner for this machine")
+        return self._fork(link, fds)
+
+    def _run(self, link: int, fds: Sequence[int]) -> int:
         nothing = (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_RDWR, 0)
         actions = [(os.POSIX_SPAWN_DUP2, link, 0), nothing, (os.POSIX_SPAWN_DUP2, 1, 2)]
         actions += [(os.POSIX_SPAWN_DUP2, fd, 3 + number) for number, fd in enumerate(fds)]
