@@ -17,7 +17,6 @@ import secrets
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from enum import Enum
 from pathlib import Path
 from typing import Self
 
@@ -49,6 +48,7 @@ from .local.limits import Gate
 from .local.threads import in_thread
 from .scripts import run_script
 from .slots import CpuSlots
+from .standing import Standing, check_argv
 from .state import BoxState
 from .warm.seat import Seat, Starter
 
@@ -92,15 +92,6 @@ class SubprocessConfig(RuntimeConfig, frozen=True, kw_only=True, tag_field="kind
                 raise UsageError(f"runtime.{name} is {getattr(self, name)}; set it to 0 or more")
 
 
-class _State(Enum):
-    NEW = "not started"
-    STARTING = "starting"
-    RUNNING = "running"
-    RESETTING = "being reset"
-    LOST = "broken"
-    STOPPED = "stopped"
-
-
 class SubprocessRuntime:
     """One box. Also an async context manager that starts and stops it."""
 
@@ -119,7 +110,7 @@ class SubprocessRuntime:
         self._id = secrets.token_hex(6)
         self._token = secrets.token_hex(16)
         self._limits = Limits(self.config.memory_mb, self.config.cpu_s, self.config.file_mb, self.config.open_files)
-        self._state = _State.NEW
+        self._standing = Standing(self.name)
         self._active: set[Command] = set()
         self._commands = 0
         self._since = 0.0
@@ -130,7 +121,7 @@ class SubprocessRuntime:
         self._stopping: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
-        return f"<{self.name} {self._state.value}, {len(self._active)} active, {self._commands} commands>"
+        return f"<{self.name} {self._standing}, {len(self._active)} active, {self._commands} commands>"
 
     @property
     def name(self) -> str:
@@ -143,9 +134,7 @@ class SubprocessRuntime:
         return self._confinement.writable if self._confinement.confines_writes else ()
 
     async def start(self) -> None:
-        if self._state is not _State.NEW:
-            raise RuntimeFault(f"box {self.name} is {self._state.value}; a box starts once")
-        self._state = _State.STARTING
+        self._standing.begin_start()
         self._since = time.monotonic()
         self._box = box = BoxDir(self._place())
         self._base_env = host_environment(self.config.allow_env) | {"HOME": box.home, "TMPDIR": box.tmp}
@@ -155,13 +144,11 @@ class SubprocessRuntime:
         except BaseException:
             await self.stop()
             raise
-        if self._state is not _State.STARTING:
-            raise RuntimeLost(f"box {self.name} was stopped while it started")
-        self._state = _State.RUNNING
+        self._standing.end_start()
 
     async def stop(self) -> None:
         if self._stopping is None:
-            self._state = _State.STOPPED
+            self._standing.stop()
             self._stopping = asyncio.create_task(self._close(), name=f"stop {self.name}")
         await shielded(self._stopping, within_s=_CLOSE_S)
 
@@ -241,7 +228,7 @@ class SubprocessRuntime:
         return f"http://127.0.0.1:{port}"
 
     async def alive(self) -> bool:
-        return self._state is _State.RUNNING and self._box is not None and self._box.there()
+        return self._standing.running and self._box is not None and self._box.there()
 
     async def inspect(self) -> BoxState:
         root = self._running().root
@@ -253,16 +240,15 @@ class SubprocessRuntime:
 
     async def reset(self) -> None:
         box = self._running()
-        self._state = _State.RESETTING
+        self._standing.begin_reset()
         try:
             await self._end_all()
             await in_thread(box.renew)
         except BaseException:
             # Half a reset is none: this box is never used again, it can only be stopped.
-            self._lose()
+            self._standing.lose()
             raise
-        if self._state is _State.RESETTING:
-            self._state = _State.RUNNING
+        self._standing.end_reset()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -275,7 +261,7 @@ class SubprocessRuntime:
         self, argv: Sequence[str], env: Mapping[str, str] | None, cwd: str, *, feeds: bool, output_limit: int | None
     ) -> tuple[Command, Callable[[], None]]:
         """Start a program, and a check that raises RuntimeLost once the box was stopped or reset under it."""
-        _check_argv(argv)
+        check_argv(argv)
         async with spawn_turn():
             box = self._running()
             place = box.resolve(cwd)
@@ -326,8 +312,8 @@ class SubprocessRuntime:
         return Quarry(f"{self._token}/", root, self._since)
 
     def _running(self) -> BoxDir:
-        if self._state is not _State.RUNNING or self._box is None:
-            raise RuntimeLost(f"box {self.name} is {self._state.value}")
+        self._standing.check_running()
+        assert self._box is not None
         return self._box
 
     def _check_unbroken(self, command: Command) -> None:
@@ -337,11 +323,7 @@ class SubprocessRuntime:
     def _forget(self, command: Command) -> None:
         self._active.discard(command)
         if command.survived:
-            self._lose()
-
-    def _lose(self) -> None:
-        if self._state is not _State.STOPPED:
-            self._state = _State.LOST
+            self._standing.lose()
 
     async def _end_all(self) -> None:
         for command in self._active:
@@ -374,10 +356,3 @@ async def free(clues: Clues) -> None:
         raise RuntimeFault(f"{clues} does not lead to a box of this kind")
     await sweep(Quarry(f"{token}/", directory, 0.0), within_s=KILL_S)
     await in_thread(BoxDir(directory).remove)
-
-
-def _check_argv(argv: Sequence[str]) -> None:
-    if isinstance(argv, str) or not argv or not argv[0] or argv[0].startswith("-"):
-        raise RuntimeFault(f"a command is a list of words that begins with a program, not {argv!r}")
-    if any("\0" in word for word in argv):
-        raise RuntimeFault("a word of the command holds a NUL byte")

@@ -14,6 +14,7 @@ from rollwright.runtimes.contract import ExecResult
 from rollwright.runtimes.local import shielded
 from rollwright.runtimes.local.census import MARK
 from rollwright.runtimes.local.environment import checked
+from rollwright.runtimes.standing import check_argv
 from rollwright.wire import RuntimeFault, RuntimeLost
 
 from .api import Engine
@@ -118,7 +119,7 @@ class Crew:
 
     async def _launch(self, order: Order) -> Exec:
         """Start a program. Once the engine was asked, a cancelled caller still waits for the program and ends it."""
-        _check_argv(order.argv)
+        check_argv(order.argv)
         starting = asyncio.create_task(self._start(order), name=f"start {order.argv[0]}")
         try:
             return await asyncio.shield(starting)
@@ -172,10 +173,3 @@ class Crew:
     def _check(self, command: Exec) -> None:
         if command.ended_by_box:
             raise RuntimeLost("the box was stopped or reset while a program ran in it")
-
-
-def _check_argv(argv: Sequence[str]) -> None:
-    if isinstance(argv, str) or not argv or not argv[0] or argv[0].startswith("-"):
-        raise RuntimeFault(f"a command is a list of words that begins with a program, not {argv!r}")
-    if any("\0" in word for word in argv):
-        raise RuntimeFault("a word of the command holds a NUL byte")

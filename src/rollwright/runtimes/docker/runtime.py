@@ -14,7 +14,6 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from enum import Enum
 from pathlib import Path
 from typing import Self
 
@@ -23,6 +22,7 @@ from rollwright.runtimes.journal import Journal
 from rollwright.runtimes.local import shielded
 from rollwright.runtimes.local.threads import in_thread
 from rollwright.runtimes.slots import CpuSlots
+from rollwright.runtimes.standing import Standing
 from rollwright.runtimes.state import BoxState
 from rollwright.runtimes.warm.inbox import Inbox
 from rollwright.wire import RuntimeFault, RuntimeLost
@@ -43,15 +43,6 @@ from .spec import HOME, Binds, base_environment, container_spec, network_spec
 _CLOSE_S = 180.0
 _PROXY_PORT = 3128
 _LOOKS, _LOOK_S = 10, 0.1
-
-
-class _State(Enum):
-    NEW = "not started"
-    STARTING = "starting"
-    RUNNING = "running"
-    RESETTING = "being reset"
-    LOST = "broken"
-    STOPPED = "stopped"
 
 
 @dataclass(slots=True)
@@ -88,7 +79,7 @@ class DockerRuntime:
         self._slots = slots
         self._id = secrets.token_hex(6)
         self._token = secrets.token_hex(16)
-        self._state = _State.NEW
+        self._standing = Standing(self.name)
         self._generation = 0
         self._engine: Engine | None = None
         self._inside: Inside | None = None
@@ -98,16 +89,14 @@ class DockerRuntime:
 
     def __repr__(self) -> str:
         active = len(self._inside.crew) if self._inside else 0
-        return f"<{self.name} {self._state.value}, {active} active, container {self._generation}>"
+        return f"<{self.name} {self._standing}, {active} active, container {self._generation}>"
 
     @property
     def name(self) -> str:
         return f"docker-{self._id}"
 
     async def start(self) -> None:
-        if self._state is not _State.NEW:
-            raise RuntimeFault(f"box {self.name} is {self._state.value}; a box starts once")
-        self._state = _State.STARTING
+        self._standing.begin_start()
         self._engine = Engine(self._address)
         self._making = asyncio.create_task(self._make_first(), name=f"make {self.name}")
         try:
@@ -116,13 +105,11 @@ class DockerRuntime:
             with suppress(RuntimeFault):  # It stays in the journal; what went wrong first is told.
                 await self.stop()
             raise
-        if self._state is not _State.STARTING:
-            raise RuntimeLost(f"box {self.name} was stopped while it started")
-        self._state = _State.RUNNING
+        self._standing.end_start()
 
     async def stop(self) -> None:
         if self._stopping is None:
-            self._state = _State.STOPPED
+            self._standing.stop()
             self._stopping = asyncio.create_task(self._close(), name=f"stop {self.name}")
         await shielded(self._stopping, within_s=_CLOSE_S)
 
@@ -187,7 +174,7 @@ class DockerRuntime:
         return await self._running().doors.inward(to_dialled(dial_host(port)))
 
     async def alive(self) -> bool:
-        if self._state is not _State.RUNNING or self._inside is None:
+        if not self._standing.running or self._inside is None:
             return False
         with suppress(RuntimeFault):
             return await is_running(self._inside.engine, self._inside.container.id)
@@ -205,17 +192,16 @@ class DockerRuntime:
     async def reset(self) -> None:
         """Make a new container and remove the old one, at the same time."""
         inside = self._running()
-        self._state = _State.RESETTING
+        self._standing.begin_reset()
         inside.crew.break_off()
         self._making = asyncio.create_task(self._make_anew(inside), name=f"reset {self.name}")
         try:
             await shielded(self._making, within_s=self.config.start_timeout_s + _CLOSE_S)
         except BaseException:
             # Half a reset is none: this box is never used again, it can only be stopped.
-            self._lose()
+            self._standing.lose()
             raise
-        if self._state is _State.RESETTING:
-            self._state = _State.RUNNING
+        self._standing.end_reset()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -225,13 +211,9 @@ class DockerRuntime:
         await self.stop()
 
     def _running(self) -> Inside:
-        if self._state is not _State.RUNNING or self._inside is None:
-            raise RuntimeLost(f"box {self.name} is {self._state.value}")
+        self._standing.check_running()
+        assert self._inside is not None
         return self._inside
-
-    def _lose(self) -> None:
-        if self._state is not _State.STOPPED:
-            self._state = _State.LOST
 
     async def _make_first(self) -> None:
         assert self._engine is not None
@@ -304,7 +286,7 @@ class DockerRuntime:
     async def _give_up(self, container: Container) -> None:
         """A program cannot be ended alone: end the container, and with it the box."""
         if self._inside is not None and self._inside.container is container:
-            self._lose()
+            self._standing.lose()
         assert self._engine is not None
         await self._engine.call("POST", f"/containers/{container.id}/kill", allow=(404, 409))
 

@@ -29,6 +29,7 @@ from rollwright.runtimes.remote import (
     relay_line,
 )
 from rollwright.runtimes.slots import CpuSlots
+from rollwright.runtimes.standing import check_argv
 from rollwright.runtimes.state import BoxState
 from rollwright.runtimes.warm.inbox import Inbox
 from rollwright.wire import RuntimeFault, RuntimeLost
@@ -76,7 +77,7 @@ class ModalRuntime(ModalLife):
         timeout_s: float = 60.0,
         output_limit: int | None = None,
     ) -> ExecResult:
-        _check_argv(argv)
+        check_argv(argv)
         shell, epoch = self._running(), self._epoch
         limit = self.config.output_limit if output_limit is None else output_limit
         number = self._next(shell)
@@ -98,7 +99,7 @@ class ModalRuntime(ModalLife):
     async def open_process(
         self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: str = ""
     ) -> Process:
-        _check_argv(argv)
+        check_argv(argv)
         shell, epoch, link = self._running(), self._epoch, self._linked()
         number = self._next(shell)
         given = checked(env or {})
@@ -275,10 +276,3 @@ class ModalRuntime(ModalLife):
         if not said.startswith(b"rollwright "):
             raise RuntimeFault(f"box {self.name} answered {said[:200]!r}")
         return said
-
-
-def _check_argv(argv: Sequence[str]) -> None:
-    if isinstance(argv, str) or not argv or not argv[0] or argv[0].startswith("-"):
-        raise RuntimeFault(f"a command is a list of words that begins with a program, not {argv!r}")
-    if any("\0" in word for word in argv):
-        raise RuntimeFault("a word of the command holds a NUL byte")

@@ -13,7 +13,6 @@ import math
 import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -23,6 +22,7 @@ from rollwright.runtimes.local import shielded
 from rollwright.runtimes.local.environment import checked
 from rollwright.runtimes.remote import Lifetime, LinkBroken, create_patiently
 from rollwright.runtimes.slots import CpuSlots
+from rollwright.runtimes.standing import Standing, check_argv
 from rollwright.runtimes.state import BoxState
 from rollwright.wire import RuntimeFault, RuntimeLost
 
@@ -37,15 +37,6 @@ _POST_S = 60.0
 _CLOSE_S = 120.0
 
 
-class _State(Enum):
-    NEW = "not started"
-    STARTING = "starting"
-    RUNNING = "running"
-    RESETTING = "being reset"
-    LOST = "broken"
-    STOPPED = "stopped"
-
-
 class PrimeRuntime:
     """One box. Also an async context manager that starts and stops it."""
 
@@ -58,7 +49,7 @@ class PrimeRuntime:
         self._journal = journal or Journal()
         self._slots = slots or CpuSlots(math.ceil(self.config.cpu_cores))
         self._id = secrets.token_hex(8)
-        self._state = _State.NEW
+        self._standing = Standing(self.name)
         self._client: AsyncSandboxClient | None = None
         self._box: Generation | None = None
         self._box_id = ""
@@ -69,16 +60,14 @@ class PrimeRuntime:
         self._stopping: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
-        return f"<{self.name} {self._state.value}, {self._commands} commands, {self._generations} boxes>"
+        return f"<{self.name} {self._standing}, {self._commands} commands, {self._generations} boxes>"
 
     @property
     def name(self) -> str:
         return f"prime-{self._id}"
 
     async def start(self) -> None:
-        if self._state is not _State.NEW:
-            raise RuntimeFault(f"box {self.name} is {self._state.value}; a box starts once")
-        self._state = _State.STARTING
+        self._standing.begin_start()
         try:
             self._client = await sdk.take_client()
             await self._create()
@@ -88,11 +77,11 @@ class PrimeRuntime:
             except RuntimeFault as left:  # The journal still has the box; why it did not start is what counts.
                 error.add_note(f"and it could not be freed: {left}")
             raise
-        self._become_running(_State.STARTING)
+        self._standing.end_start()
 
     async def stop(self) -> None:
         if self._stopping is None:
-            self._state = _State.STOPPED
+            self._standing.stop()
             self._stopping = asyncio.create_task(self._close(), name=f"stop {self.name}")
         await shielded(self._stopping, within_s=_CLOSE_S)
 
@@ -161,7 +150,7 @@ class PrimeRuntime:
 
     async def alive(self) -> bool:
         box = self._box
-        if self._state is not _State.RUNNING or box is None or box.lifetime.left_s() <= 0 or self._client is None:
+        if not self._standing.running or box is None or box.lifetime.left_s() <= 0 or self._client is None:
             return False
         try:
             with sdk.told(f"the state of box {box.id}"):
@@ -176,7 +165,7 @@ class PrimeRuntime:
 
     async def reset(self) -> None:
         box = self._running()
-        self._state = _State.RESETTING
+        self._standing.begin_reset()
         try:
             if self.config.reset == "clean":
                 await self._clean(box)
@@ -184,9 +173,9 @@ class PrimeRuntime:
                 await self._replace(box)
         except BaseException:
             # Half a reset is none: this box is never used again, it can only be stopped.
-            self._lose()
+            self._standing.lose()
             raise
-        self._become_running(_State.RESETTING)
+        self._standing.end_reset()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -265,31 +254,19 @@ class PrimeRuntime:
             await sdk.let_go()
 
     def _begin(self, argv: Sequence[str]) -> Generation:
-        if isinstance(argv, str) or not argv or not argv[0] or argv[0].startswith("-"):
-            raise RuntimeFault(f"a command is a list of words that begins with a program, not {argv!r}")
-        if any("\0" in word for word in argv):
-            raise RuntimeFault("a word of the command holds a NUL byte")
+        check_argv(argv)
         self._commands += 1
         return self._running()
 
     def _running(self) -> Generation:
-        if self._state is not _State.RUNNING or self._box is None:
-            raise RuntimeLost(f"box {self.name} is {self._state.value}")
+        self._standing.check_running()
+        assert self._box is not None
         self._box.lifetime.check(self.name)
         return self._box
 
-    def _become_running(self, before: _State) -> None:
-        if self._state is not before:
-            raise RuntimeLost(f"box {self.name} was stopped meanwhile")
-        self._state = _State.RUNNING
-
     def _look_at(self, box: Generation) -> None:
         if box.survived:
-            self._lose()
-
-    def _lose(self) -> None:
-        if self._state is not _State.STOPPED:
-            self._state = _State.LOST
+            self._standing.lose()
 
     def _note(self, box: Generation) -> None:
         self._journal.open("prime", self.name, {"label": self.name, "id": box.id, "network": box.network_id})
