@@ -176,7 +176,7 @@ def local_weights() -> Finding:
 
 def extras() -> Finding:
     modules = {"hub": "datasets", "parquet": "pyarrow", "wandb": "wandb", "otel": "opentelemetry.sdk", "mcp": "mcp"}
-    modules |= {"prime": "prime_sandboxes", "modal": "modal", "docker": "aiodocker", "reference": "torch"}
+    modules |= {"prime": "prime_sandboxes", "modal": "modal", "reference": "torch"}
     there = [extra for extra, module in modules.items() if _found(module)]
     away = [extra for extra in modules if extra not in there]
     shown = f"installed: {', '.join(there) or 'none'}; not installed: {', '.join(away) or 'none'}"
