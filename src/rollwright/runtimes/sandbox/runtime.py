@@ -14,7 +14,6 @@ import secrets
 import socket
 import time
 from collections.abc import Mapping, Sequence
-from enum import Enum
 from pathlib import Path, PurePosixPath
 from typing import Self
 
@@ -27,6 +26,7 @@ from rollwright.runtimes.local.environment import checked
 from rollwright.runtimes.local.threads import in_thread
 from rollwright.runtimes.scripts import run_script
 from rollwright.runtimes.slots import CpuSlots
+from rollwright.runtimes.standing import Standing, check_argv
 from rollwright.runtimes.state import BoxState, differences, told
 from rollwright.runtimes.warm.seat import JOINED, Seat, Starter
 from rollwright.wire import RuntimeFault, RuntimeLost
@@ -43,15 +43,6 @@ _CLOSE_S = 60.0
 _CAPABILITIES = tuple(range(41))
 
 
-class _State(Enum):
-    NEW = "not started"
-    STARTING = "starting"
-    RUNNING = "running"
-    RESETTING = "being reset"
-    LOST = "broken"
-    STOPPED = "stopped"
-
-
 class SandboxRuntime:
     """One box. Also an async context manager that starts and stops it."""
 
@@ -64,7 +55,7 @@ class SandboxRuntime:
         self._name = f"{KIND}-{secrets.token_hex(6)}"
         self._token = secrets.token_hex(16)
         self._box = Box(self._name, self.config, journal or Journal())
-        self._state = _State.NEW
+        self._standing = Standing(self._name)
         self._active: set[Command] = set()
         self._commands = 0
         self._base_env: dict[str, str] = {}
@@ -77,16 +68,14 @@ class SandboxRuntime:
         self._stopping: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
-        return f"<{self.name} {self._state.value}, {len(self._active)} active, {self._commands} commands>"
+        return f"<{self.name} {self._standing}, {len(self._active)} active, {self._commands} commands>"
 
     @property
     def name(self) -> str:
         return self._name
 
     async def start(self) -> None:
-        if self._state is not _State.NEW:
-            raise RuntimeFault(f"box {self.name} is {self._state.value}; a box starts once")
-        self._state = _State.STARTING
+        self._standing.begin_start()
         self._base_env = host_environment(self.config.allow_env) | {"HOME": HOME, "TMPDIR": TMPDIR}
         self._making = asyncio.create_task(self._make(), name=f"make {self.name}")
         try:
@@ -94,13 +83,11 @@ class SandboxRuntime:
         except BaseException:
             await self.stop()
             raise
-        if self._state is not _State.STARTING:
-            raise RuntimeLost(f"box {self.name} was stopped while it started")
-        self._state = _State.RUNNING
+        self._standing.end_start()
 
     async def stop(self) -> None:
         if self._stopping is None:
-            self._state = _State.STOPPED
+            self._standing.stop()
             self._stopping = asyncio.create_task(self._close(), name=f"stop {self.name}")
         await shielded(self._stopping, within_s=_CLOSE_S)
 
@@ -206,7 +193,7 @@ class SandboxRuntime:
         return self._urls["forward", port]
 
     async def alive(self) -> bool:
-        return self._state is _State.RUNNING and self._box.channel is not None and not self._box.channel.closed
+        return self._standing.running and self._box.channel is not None and not self._box.channel.closed
 
     async def inspect(self) -> BoxState:
         """A start and a reset end with a look. It is told again as long as nothing was run, written or opened since:
@@ -216,7 +203,7 @@ class SandboxRuntime:
 
     async def reset(self) -> None:
         box = self._touched()
-        self._state = _State.RESETTING
+        self._standing.begin_reset()
         try:
             for command in self._active:
                 command.ended_by_box = True
@@ -228,11 +215,10 @@ class SandboxRuntime:
                 raise RuntimeFault(f"box {self.name} is not as it was after a reset: {told(found)}")
         except BaseException:
             # Half a reset is none: this box is never used again, it can only be stopped.
-            self._lose()
+            self._standing.lose()
             raise
-        if self._state is _State.RESETTING:
-            self._state = _State.RUNNING
-            self._seen = seen
+        self._standing.end_reset()
+        self._seen = seen
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -248,7 +234,7 @@ class SandboxRuntime:
     async def _launch(
         self, argv: Sequence[str], env: Mapping[str, str] | None, cwd: str, *, feeds: bool, output_limit: int | None
     ) -> Command:
-        _check_argv(argv)
+        check_argv(argv)
         place = str(PurePosixPath(WORKSPACE, cwd))
         programs: list[Program] = []
         async with self._running().live().turns, spawn_turn():
@@ -312,8 +298,7 @@ class SandboxRuntime:
         return {**self._base_env, "PWD": place, **checked(env or {}), MARK: mark}
 
     def _running(self) -> Box:
-        if self._state is not _State.RUNNING:
-            raise RuntimeLost(f"box {self.name} is {self._state.value}")
+        self._standing.check_running()
         return self._box
 
     def _touched(self) -> Box:
@@ -329,11 +314,7 @@ class SandboxRuntime:
     def _forget(self, command: Command) -> None:
         self._active.discard(command)
         if command.survived:
-            self._lose()
-
-    def _lose(self) -> None:
-        if self._state is not _State.STOPPED:
-            self._state = _State.LOST
+            self._standing.lose()
 
     async def _end_relays(self) -> None:
         self._urls.clear()
@@ -368,10 +349,3 @@ def _check_shown(config: SandboxConfig, script: Path) -> None:
     path = os.path.abspath(script)
     if not is_shown(config, path):
         raise RuntimeFault(f"the box does not show {path!r}; add {os.path.dirname(path)!r} to runtime.visible")
-
-
-def _check_argv(argv: Sequence[str]) -> None:
-    if isinstance(argv, str) or not argv or not argv[0] or argv[0].startswith("-"):
-        raise RuntimeFault(f"a command is a list of words that begins with a program, not {argv!r}")
-    if any("\0" in word for word in argv):
-        raise RuntimeFault("a word of the command holds a NUL byte")
