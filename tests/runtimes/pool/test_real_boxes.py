@@ -113,10 +113,15 @@ def programs(token):
     return found
 
 
-@pytest.mark.parametrize("kind", ["subprocess", "sandbox"])
-async def test_a_sweep_frees_the_leases_of_a_killed_owner(kind, cache, tmp_path):
-    if kind == "sandbox" and no_sandbox():
+@pytest.fixture(params=["subprocess", "sandbox"])
+def kind(request):
+    """Looked at before the loop runs: finding out whether there are sandboxes blocks."""
+    if request.param == "sandbox" and no_sandbox():
         pytest.skip(no_sandbox())
+    return request.param
+
+
+async def test_a_sweep_frees_the_leases_of_a_killed_owner(kind, cache, tmp_path):
     token = f"600.{os.getpid()}{kind == 'sandbox':d}"
     (tmp_path / "tmp").mkdir()
     owner = await asyncio.create_subprocess_exec(

@@ -21,6 +21,8 @@ words = st.text(st.characters(min_codepoint=1, exclude_categories=["Cs"], exclud
 @pytest.fixture(params=SHELLS, scope="module")
 def box(request, tmp_path_factory):
     root = tmp_path_factory.mktemp("box")
+    # Of its own for every shell: a box hunts by its token over the whole machine, and tests run side by side.
+    token = secrets.token_hex(6)
     numbers = iter(range(1, 1_000_000))
 
     def words_of(operation, *words):
@@ -42,12 +44,12 @@ def box(request, tmp_path_factory):
         if stdin:
             given["RW_STDIN"] = base64.b64encode(stdin).decode()
         place = [str(root / "workspace"), " ".join(env or {}), ""]
-        answer = call("run", number, f"token/{number}.", str(limit), seconds, *place, *argv, env=given).stdout
+        answer = call("run", number, f"{token}/{number}.", str(limit), seconds, *place, *argv, env=given).stdout
         return parse_report(answer, wall_s=0.0)
 
     (root / "control").mkdir()
-    assert call("make", "token").stdout == b"rollwright made\n"
-    run.call, run.words, run.root = call, words_of, root
+    assert call("make", token).stdout == b"rollwright made\n"
+    run.call, run.words, run.root, run.token = call, words_of, root, token
     return run
 
 
@@ -74,7 +76,7 @@ def test_input_in_lines_is_the_input(box, pieces):
     number = str(2_000_000 + hash(tuple(pieces)) % 1_000_000_000)
     shutil.rmtree(box.root / "control" / number, ignore_errors=True)
     place = [str(box.root / "workspace"), "", ""]
-    done = box.call("open", number, f"token/{number}.", "1000", "", *place, "cat", stdin=f"{lines}.\n".encode())
+    done = box.call("open", number, f"{box.token}/{number}.", "1000", "", *place, "cat", stdin=f"{lines}.\n".encode())
     assert done.stdout == b"".join(pieces)
     assert parse_report(done.stderr, wall_s=0.0).exit_code == 0
 
@@ -82,7 +84,7 @@ def test_input_in_lines_is_the_input(box, pieces):
 def test_a_number_runs_once(box):
     for _ in range(2):
         box.call(
-            "run", "999", "token/999.", "10", "9", str(box.root / "workspace"), "", "", "sh", "-c", "echo x >> once"
+            "run", "999", f"{box.token}/999.", "10", "9", str(box.root / "workspace"), "", "", "sh", "-c", "echo x >> once"
         )
     assert (box.root / "workspace" / "once").read_bytes() == b"x\n"
     (box.root / "workspace" / "once").unlink()
@@ -109,21 +111,21 @@ def test_clearing_ends_programs_with_the_shells_that_carry_them(box):
     place = [str(box.root / "workspace"), "", ""]
     carried = [
         subprocess.Popen(
-            box.words("open", number, f"token/{number}.", "1000", "", *place, "cat"), stdin=subprocess.PIPE
+            box.words("open", number, f"{box.token}/{number}.", "1000", "", *place, "cat"), stdin=subprocess.PIPE
         )
         for number in talked_to
     ]
     try:
         for number in talked_to:
             _until((box.root / "control" / number / "pid").exists)
-        assert box.call("clear", "token", "next").stdout == b"rollwright cleared\n"
-        assert subprocess.run(["pgrep", "-f", "token/20000000"], capture_output=True).stdout == b""
+        assert box.call("clear", box.token, "next").stdout == b"rollwright cleared\n"
+        assert subprocess.run(["pgrep", "-f", f"{box.token}/20000000"], capture_output=True).stdout == b""
         assert [process.wait(20) for process in carried] == [-9, -9]
     finally:
         for process in carried:
             process.kill()
             process.stdin.close()
-        assert box.call("make", "token").stdout == b"rollwright made\n"
+        assert box.call("make", box.token).stdout == b"rollwright made\n"
 
 
 def _until(true, within_s=30.0):
