@@ -84,7 +84,17 @@ def test_input_in_lines_is_the_input(box, pieces):
 def test_a_number_runs_once(box):
     for _ in range(2):
         box.call(
-            "run", "999", f"{box.token}/999.", "10", "9", str(box.root / "workspace"), "", "", "sh", "-c", "echo x >> once"
+            "run",
+            "999",
+            f"{box.token}/999.",
+            "10",
+            "9",
+            str(box.root / "workspace"),
+            "",
+            "",
+            "sh",
+            "-c",
+            "echo x >> once",
         )
     assert (box.root / "workspace" / "once").read_bytes() == b"x\n"
     (box.root / "workspace" / "once").unlink()
