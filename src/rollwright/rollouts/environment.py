@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 
 import msgspec
@@ -90,11 +90,17 @@ class Serving:
         """`n` rollouts of one task, scored together where the task asks for it."""
         return await self.run_attempts(task, range(first_attempt, first_attempt + n))
 
-    async def run_attempts(self, task: Task, attempts: Sequence[int], earlier: Sequence[Trace] = ()) -> list[Trace]:
+    async def run_attempts(
+        self,
+        task: Task,
+        attempts: Sequence[int],
+        earlier: Sequence[Trace] = (),
+        on_trace: Callable[[Trace], None] | None = None,
+    ) -> list[Trace]:
         """The given attempts at one task. Group rewards also see `earlier` traces of the group, whose own scores stand
-        and whose state is empty."""
+        and whose state is empty. `on_trace` is told of each rollout as it ends, before the group is scored."""
         async with asyncio.TaskGroup() as group:
-            running = [group.create_task(self._rollout(task, n), name=f"{task.id}#{n}") for n in attempts]
+            running = [group.create_task(self._rollout(task, n, on_trace), name=f"{task.id}#{n}") for n in attempts]
             for rollout in running:
                 self._running.add(rollout)
                 rollout.add_done_callback(self._running.discard)
@@ -107,7 +113,7 @@ class Serving:
             rollout.cancel()
         await asyncio.gather(*running, return_exceptions=True)
 
-    async def _rollout(self, task: Task, attempt: int) -> Finished:
+    async def _rollout(self, task: Task, attempt: int, on_trace: Callable[[Trace], None] | None) -> Finished:
         environment = self._environment
         trace = LiveTrace(task.id, attempt)
         session = Session(
@@ -120,7 +126,10 @@ class Serving:
         )
         boxed = environment.harness.needs_runtime or hooks_of(type(task)).needs_runtime
         box = self._box(task, trace) if boxed else None
-        return await Rollout(task, trace, session, environment.harness, environment.limits, box).run()
+        finished = await Rollout(task, trace, session, environment.harness, environment.limits, box).run()
+        if on_trace is not None:
+            on_trace(finished.trace)
+        return finished
 
     def _box(self, task: Task, trace: LiveTrace) -> AbstractAsyncContextManager[Runtime]:
         environment = self._environment
