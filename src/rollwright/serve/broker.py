@@ -109,7 +109,7 @@ class Broker:
         self._clients: dict[Peer, float] = {}
         self._lives: dict[Peer, Life] = {}
         self._probes: dict[Peer, int] = {}
-        self._was_ready = False
+        self._told_state = self._state()
         self._next_tick = self._next_client_tick = 0.0
         self.closing = False
 
@@ -182,7 +182,7 @@ class Broker:
             self._send(self._front, peer, Refused(f"this server speaks version {VERSION}, not {hello.version}"))
         else:
             self._clients[peer] = self._clock()
-            self._send(self._front, peer, Welcome(self._name, self._settings.window, self.slots.ready))
+            self._send(self._front, peer, self._state())
 
     def _submit(self, peer: Peer, said: Submit, frames: Sequence[zmq.Frame]) -> None:
         if said.broker != self._name:
@@ -238,7 +238,7 @@ class Broker:
             return
         self.slots.proven(life, self._clock())
         self._send_all(self.books.seat(peer, self._settings.capacity, self._clock()))
-        self._tell_readiness()
+        self._tell_state()
 
     def _on_pulse(self, frames: Sequence[zmq.Frame]) -> None:
         try:
@@ -260,7 +260,7 @@ class Broker:
         if life.phase is Phase.STALLED:
             log.warning("%s stands still for %.1f s at:\n%s", life.name, life.loop_age_s, life.stack)
         self._send_all(self.books.open_seat(life.peer, life.phase is Phase.READY, self._clock()))
-        self._tell_readiness()
+        self._tell_state()
 
     def _relieve(self, life: Life) -> None:
         """It gets no more work and is told to go when it has finished."""
@@ -281,7 +281,7 @@ class Broker:
             log.error("%s", error)
             self._send_all(self.books.fail_all(str(error)))
         self._send_all(self.books.expire(now))
-        self._tell_readiness()
+        self._tell_state()
         if now >= self._next_client_tick:
             self._next_client_tick = now + CLIENT_TICK_S
             self._tick_clients(now)
@@ -335,12 +335,15 @@ class Broker:
             else:
                 self._send(self._front, peer, Tick())
 
-    def _tell_readiness(self) -> None:
-        ready = self.slots.ready
-        if ready != self._was_ready:
-            self._was_ready = ready
+    def _state(self) -> Welcome:
+        return Welcome(self._name, self._settings.window, self.slots.ready, self.books.failing)
+
+    def _tell_state(self) -> None:
+        state = self._state()
+        if state != self._told_state:
+            self._told_state = state
             for peer in list(self._clients):
-                self._send(self._front, peer, Welcome(self._name, self._settings.window, ready))
+                self._send(self._front, peer, state)
 
     # Sending
 

@@ -71,6 +71,8 @@ class Link:
                 while not self.ready:
                     if self._refused:
                         raise ServingError(f"the server turned us away: {self._refused}", Trouble.REFUSED)
+                    if self.welcome is not None and self.welcome.failing:
+                        raise ServingError(self.welcome.failing, Trouble.NO_WORKERS)
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError as error:
@@ -108,7 +110,8 @@ class Link:
             silent_s = time.monotonic() - self._spoke
             if silent_s > SILENCE_S + self._patience_s:
                 self._lost(f"the broker has been silent for {silent_s:.1f} s")
-            if silent_s > SILENCE_S or self.welcome is None:
+            # A broker that was born again in less time than we call silence does not know us.
+            if silent_s > SILENCE_S or self.welcome is None or self._refused:
                 self._hello()
             else:
                 self._carrier.send(Tick())

@@ -43,6 +43,8 @@ class Welcome(Envelope, frozen=True):
     """How many rollouts this client may have in the broker at once."""
     ready: bool
     """Whether some worker has answered a probe. Sent again whenever that changes."""
+    failing: str = ""
+    """Why nothing will ever run here; empty while there is hope."""
 
 
 class Submit(Envelope, frozen=True):

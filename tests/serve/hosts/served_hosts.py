@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import sys
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -87,10 +88,13 @@ class PuppetHost:
 
 
 def _hold_the_interpreter(seconds: float) -> None:
-    """A call into C that never lets go, as a bad regular expression does."""
+    """Compute without ever letting another thread run, as a call into C does that keeps the interpreter."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1000.0)
     until = time.monotonic() + seconds
     while time.monotonic() < until:
-        sum(range(200_000_000))
+        pass
+    sys.setswitchinterval(before)
 
 
 @asynccontextmanager
