@@ -53,6 +53,9 @@ class AnyOrder(RuleBasedStateMachine):
         if isinstance(letter.envelope, Part):
             assert letter.envelope.position not in self.parts[key], "a rollout was delivered twice"
             self.parts[key].add(letter.envelope.position)
+            if letter.envelope.last:
+                assert self.parts[key] == set(range(self.wanted.pop(key).rollouts)), "done, but not all of it"
+                self.ended[key] += 1
         elif isinstance(letter.envelope, Voided):
             assert self.wanted[key].together
             self.parts[key].clear()
@@ -94,7 +97,10 @@ class AnyOrder(RuleBasedStateMachine):
         missing = [position for position in range(self.wanted[key].rollouts) if position not in skip]
         if missing:
             skip.add(missing[0])
-            self.deliver(self.books.result(peer, Part(ticket, missing[0]), (), self.now))
+            last = len(missing) == 1 and not fails
+            if last:
+                del self.seats[peer][ticket]
+            self.deliver(self.books.result(peer, Part(ticket, missing[0], last), (), self.now))
         else:
             del self.seats[peer][ticket]
             last = Failed(ticket, Trouble.BROKE, "no") if fails else Done(ticket)

@@ -1,9 +1,9 @@
 """Who asked for what, who holds it, and what happens to it next. No socket, no clock, no process.
 
 Each function changes the books and returns what remains to be done as `Letter`s to clients and workers. A request is
-always in one place: in the queue, or held by one worker under a ticket. It leaves the books exactly once, with `Done`
-or `Failed` to its client, or silently when its client is gone. Whatever comes back under a ticket that is no longer
-the request's own is dropped and counted.
+always in one place: in the queue, or held by one worker under a ticket. It leaves the books exactly once, with a last
+`Part`, `Done` or `Failed` to its client, or silently when its client is gone. Whatever comes back under a ticket that
+is no longer the request's own is dropped and counted.
 """
 
 from __future__ import annotations
@@ -215,7 +215,10 @@ class Books:
                 return []
             request.arrived.add(said.position)
             seat.load -= 1
-            return [Letter(request.client, Part(number, said.position), frames), *self.place(now)]
+            part = Part(number, said.position, said.last)
+            if said.last:
+                return [*self._end(request, part, frames), *self.place(now)]
+            return [Letter(request.client, part, frames), *self.place(now)]
         if isinstance(said, Done):
             return [*self._end(request, Done(number), frames), *self.place(now)]
         return [*self._end(request, Failed(number, said.trouble, said.message)), *self.place(now)]
@@ -274,14 +277,14 @@ class Books:
             letters += self._end(request, Failed(request.asked.request, Trouble.NO_WORKERS, why))
         return letters
 
-    def _end(self, request: Request, last: Done | Failed | None, frames: Frames = ()) -> list[Letter]:
+    def _end(self, request: Request, last: Part | Done | Failed | None, frames: Frames = ()) -> list[Letter]:
         """Take a request off the books, and off its worker if it still runs there."""
         letters: list[Letter] = []
         if request.holder is not None:
             seat = self._seats[request.holder]
             del seat.held[request.ticket]
             seat.load -= request.weight
-            if not isinstance(last, Done):
+            if not isinstance(last, Part | Done):
                 letters.append(Letter(seat.peer, Drop(request.ticket), to_worker=True))
         elif request in self._queue:
             del self._queue[request]
@@ -317,7 +320,7 @@ def _has_room(seat: Seat, request: Request) -> bool:
     return seat.load + request.weight <= seat.capacity or not seat.held
 
 
-def _outcome(last: Done | Failed | None) -> str:
-    if isinstance(last, Done):
-        return "done"
-    return last.trouble.value if last is not None else "abandoned"
+def _outcome(last: Part | Done | Failed | None) -> str:
+    if isinstance(last, Failed):
+        return last.trouble.value
+    return "done" if last is not None else "abandoned"

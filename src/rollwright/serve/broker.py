@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 import zmq
 
+from rollwright.telemetry.lag import LagBook
 from rollwright.wire import WireError
 
 from .books import Books, Bounds, Letter, Peer
@@ -47,6 +48,7 @@ from .protocol import (
     pack,
     unpack,
 )
+from .pulse import own_vitals
 from .slots import Life, Phase, Slots, SlotSettings, SlotsSpent
 from .wiring import Locks, bound
 
@@ -105,7 +107,8 @@ class Broker:
         )
         self.books = Books(Bounds(settings.window, settings.queue, settings.redispatches))
         self.slots = Slots(settings.workers, settings.slots, clock())
-        self._orders = Orders(self.books, self.slots, self._relieve)
+        self._orders = Orders(self.books, self.slots, self._relieve, self.vitals)
+        self._lag = LagBook(clock(), TICK_S)
         self._clients: dict[Peer, float] = {}
         self._lives: dict[Peer, Life] = {}
         self._probes: dict[Peer, int] = {}
@@ -115,6 +118,17 @@ class Broker:
 
     def __repr__(self) -> str:
         return f"<Broker {len(self._clients)} clients, {self.slots!r}, {self.books!r}>"
+
+    def vitals(self) -> dict[str, float]:
+        """The broker's own. Its lag is how late its loop comes round."""
+        lag = self._lag.snapshot(self._clock())
+        return {
+            **own_vitals(),
+            "clients": float(len(self._clients)),
+            "lag_p50_ms": lag.p50_s * 1000,
+            "lag_p99_ms": lag.p99_s * 1000,
+            "lag_max_ms": lag.max_s * 1000,
+        }
 
     def run(self) -> None:
         """Until `closing` is set, which a signal handler may do."""
@@ -274,7 +288,7 @@ class Broker:
 
     def _tick(self) -> None:
         now = self._clock()
-        self._next_tick = now + TICK_S
+        self._next_tick = self._lag.tick(now)
         try:
             self._watch(now)
         except SlotsSpent as error:

@@ -214,6 +214,9 @@ class EnvClient:
     def _apply(self, pending: _Pending, said: Any, frames: Sequence[Buffer]) -> None:
         if isinstance(said, Part):
             pending.part(said.position, decode(frames, Trace))
+            if said.last:
+                pending.done(Ending())
+                self._forget(pending)
         elif isinstance(said, Done):
             pending.done(decode(frames, Ending))
             self._forget(pending)

@@ -19,10 +19,17 @@ class OrderError(RollwrightError):
 
 
 class Orders:
-    def __init__(self, books: Books, slots: Slots, relieve: Callable[[Life], None]) -> None:
+    def __init__(
+        self,
+        books: Books,
+        slots: Slots,
+        relieve: Callable[[Life], None],
+        vitals: Callable[[], dict[str, float]],
+    ) -> None:
         self._books = books
         self._slots = slots
         self._relieve = relieve
+        self._vitals = vitals
 
     def obey(self, verb: str, value: str, now: float) -> dict[str, Any]:
         verbs: dict[str, Callable[[str, float], None]] = {
@@ -36,7 +43,8 @@ class Orders:
         return self.status(now)
 
     def status(self, now: float) -> dict[str, Any]:
-        return {**self._books.status(), "workers": [self._worker(life, now) for life in self._slots.lives]}
+        workers = [self._worker(life, now) for life in self._slots.lives]
+        return {**self._books.status(), "broker": self._vitals(), "workers": workers}
 
     def _worker(self, life: Life, now: float) -> dict[str, Any]:
         return {

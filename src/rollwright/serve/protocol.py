@@ -101,10 +101,12 @@ class Part(Envelope, frozen=True):
 
     request: int
     position: int
+    last: bool = False
+    """The request is over with it, and scoring together changed nothing: no `Done` comes."""
 
 
 class Done(Envelope, frozen=True):
-    """The request is over; what scoring them together changed follows."""
+    """The request is over; what scoring its rollouts together changed follows."""
 
     request: int
 

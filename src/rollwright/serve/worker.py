@@ -32,6 +32,7 @@ from .protocol import (
     Arrived,
     Done,
     Drop,
+    Ending,
     Failed,
     Job,
     Leave,
@@ -137,15 +138,12 @@ class Worker:
 
     async def _work(self, said: Run, frames: Sequence[memoryview]) -> None:
         ticket = said.ticket
-
-        def each(position: int, trace: Trace) -> None:
-            self._carrier.send(Part(ticket, position), encode(trace))
-
         try:
             job = decode(frames, Job)
             positions = [position for position in range(len(job.attempts)) if position not in said.skip]
+            parts = _Parts(self._carrier, ticket, len(positions))
             async with asyncio.timeout(said.timeout_s):
-                ending = await self._host.run(job, positions, each)
+                ending = await self._host.run(job, positions, parts.each)
         except TimeoutError as error:
             self._fail(ticket, Trouble.TIMED_OUT, error)
         except RollwrightError as error:
@@ -155,11 +153,37 @@ class Worker:
             self._fail(ticket, Trouble.BROKE, error)
         else:
             self._counts["done"] += 1
-            self._carrier.send(Done(ticket), encode(ending))
+            parts.end(ending)
 
     def _fail(self, ticket: int, trouble: Trouble, error: Exception) -> None:
         self._counts["failed"] += 1
         self._carrier.send(Failed(ticket, trouble, f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARS]))
+
+
+class _Parts:
+    """Sends traces as they come, and keeps the last one back for the moment until it is known whether scoring them
+    together changed anything: a rollout alone is then one message and not two."""
+
+    def __init__(self, carrier: Carrier, ticket: int, count: int) -> None:
+        self._carrier = carrier
+        self._ticket = ticket
+        self._missing = count
+        self._last: tuple[int, Trace] | None = None
+
+    def each(self, position: int, trace: Trace) -> None:
+        self._missing -= 1
+        if self._missing:
+            self._carrier.send(Part(self._ticket, position), encode(trace))
+        else:
+            self._last = position, trace
+
+    def end(self, ending: Ending) -> None:
+        alone = not ending.amendments
+        if self._last is not None:
+            position, trace = self._last
+            self._carrier.send(Part(self._ticket, position, alone), encode(trace))
+        if self._last is None or not alone:
+            self._carrier.send(Done(self._ticket), encode(ending))
 
 
 async def _main(order: WorkerOrder) -> None:
