@@ -3,6 +3,7 @@
 from .broker import BrokerSettings as BrokerSettings
 from .client import EnvClient as EnvClient
 from .environments import EnvironmentSpec as EnvironmentSpec
+from .protocol import ServerLost as ServerLost
 from .protocol import ServingError as ServingError
 from .protocol import Trouble as Trouble
 from .server import Server as Server

@@ -129,6 +129,11 @@ class Books:
             return []
         return self._end(request, Failed(number, Trouble.CANCELLED, f"{request.asked.label} was cancelled"))
 
+    def cancel_labelled(self, label: str) -> list[Letter]:
+        """End every request with this label, or every request if it is empty."""
+        chosen = [key for key, request in self._requests.items() if label in ("", request.asked.label)]
+        return [letter for client, number in chosen for letter in self.cancel(client, number)]
+
     def client_gone(self, client: Peer) -> list[Letter]:
         letters: list[Letter] = []
         for request in list(self._by_client.get(client, {}).values()):

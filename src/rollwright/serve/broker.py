@@ -107,7 +107,7 @@ class Broker:
         )
         self.books = Books(Bounds(settings.window, settings.queue, settings.redispatches))
         self.slots = Slots(settings.workers, settings.slots, clock())
-        self._orders = Orders(self.books, self.slots, self._relieve, self.vitals)
+        self._orders = Orders(self.books, self.slots, self._relieve, self.vitals, self._send_all)
         self._lag = LagBook(clock(), TICK_S)
         self._clients: dict[Peer, float] = {}
         self._lives: dict[Peer, Life] = {}

@@ -1,8 +1,9 @@
 """EnvClient: a served environment as it looks from elsewhere. It has the same verbs as one served in this process.
 
-Every request has a deadline and ends: with traces, or with a ServingError that says why. When the broker dies and is
-born again within `patience_s`, what was asked of it is asked again; nothing is delivered twice, because the answers of
-an earlier life are addressed to numbers that nobody waits for.
+Every request has a deadline and ends: with traces, with a ServingError that says why it has none, or with ServerLost
+where nobody is left to serve any. When the broker dies and is born again within `patience_s`, what was asked of it is
+asked again; nothing is delivered twice, because the answers of an earlier life are addressed to numbers that nobody
+waits for.
 """
 
 from __future__ import annotations
@@ -20,7 +21,23 @@ from rollwright.wire import Trace, WireError
 from rollwright.wire.codec import Buffer, decode, encode
 
 from .link import Link
-from .protocol import Ask, Cancel, Done, Ending, Failed, Job, Part, ServingError, Submit, Told, Trouble, Voided, amend
+from .protocol import (
+    Ask,
+    Cancel,
+    Done,
+    Ending,
+    Failed,
+    Job,
+    Part,
+    ServerLost,
+    ServingError,
+    Submit,
+    Told,
+    Trouble,
+    Voided,
+    amend,
+    failure_of,
+)
 from .window import Window
 from .wiring import Address
 
@@ -150,7 +167,7 @@ class EnvClient:
     ) -> list[Trace]:
         """The given attempts at one task, as `Serving.run_attempts`. Waiting for room counts as well."""
         if self._closed:
-            raise ServingError("the client was closed", Trouble.CANCELLED)
+            raise ServerLost("the client was closed")
         job = Job(task.id, tuple(attempts), tuple(earlier))
         together = bool(hooks_of(type(task)).group_rewards)
         deadline = asyncio.get_running_loop().time() + timeout_s
@@ -224,7 +241,7 @@ class EnvClient:
             pending.traces.clear()
         elif isinstance(said, Failed):
             self._forget(pending)
-            pending.fail(ServingError(said.message, said.trouble))
+            pending.fail(failure_of(said))
 
     def _told(self, said: Told, frames: Sequence[zmq.Frame]) -> None:
         answer = self._questions.get(said.question)
@@ -246,7 +263,7 @@ class EnvClient:
     def _fail_all(self, why: str) -> None:
         for pending in list(self._pending.values()):
             self._forget(pending)
-            pending.fail(ServingError(f"{pending.asked.label} was lost: {why}", Trouble.WORKER_LOST))
+            pending.fail(ServerLost(f"{pending.asked.label} was lost: {why}"))
 
     def _submit(self, pending: _Pending) -> None:
         welcome = self._link.welcome

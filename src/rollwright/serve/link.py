@@ -12,7 +12,7 @@ import zmq
 from rollwright.wire import WireError
 
 from .carrier import Carrier
-from .protocol import VERSION, Bye, Envelope, Hello, Refused, ServingError, Tick, ToClient, Trouble, Welcome, unpack
+from .protocol import VERSION, Bye, Envelope, Hello, Refused, ServerLost, Tick, ToClient, Welcome, unpack
 from .wiring import Address, connected
 
 TICK_S = 0.5
@@ -65,19 +65,19 @@ class Link:
         return self.welcome is not None and self.welcome.ready
 
     async def until_ready(self, timeout_s: float) -> None:
-        """Wait until some worker has proven itself; ServingError if none does in time, or if we are turned away."""
+        """Wait until some worker has proven itself; ServerLost if none does in time, or if we are turned away."""
         try:
             async with asyncio.timeout(timeout_s):
                 while not self.ready:
                     if self._refused:
-                        raise ServingError(f"the server turned us away: {self._refused}", Trouble.REFUSED)
+                        raise ServerLost(f"the server turned us away: {self._refused}")
                     if self.welcome is not None and self.welcome.failing:
-                        raise ServingError(self.welcome.failing, Trouble.NO_WORKERS)
+                        raise ServerLost(self.welcome.failing)
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError as error:
             state = "no worker is ready" if self.welcome is not None else "nobody answers there"
-            raise ServingError(f"{state} after {timeout_s:g} s", Trouble.NO_WORKERS) from error
+            raise ServerLost(f"{state} after {timeout_s:g} s") from error
 
     def _hello(self) -> None:
         self._carrier.send(Hello(VERSION, self._address.token))

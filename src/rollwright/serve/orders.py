@@ -8,7 +8,7 @@ from typing import Any
 from rollwright.wire import RollwrightError
 from rollwright.wire.hints import hint
 
-from .books import Books
+from .books import Books, Letter
 from .slots import Life, Slots
 
 MAX_WORKERS = 4096
@@ -25,17 +25,20 @@ class Orders:
         slots: Slots,
         relieve: Callable[[Life], None],
         vitals: Callable[[], dict[str, float]],
+        send_all: Callable[[list[Letter]], None],
     ) -> None:
         self._books = books
         self._slots = slots
         self._relieve = relieve
         self._vitals = vitals
+        self._send_all = send_all
 
     def obey(self, verb: str, value: str, now: float) -> dict[str, Any]:
         verbs: dict[str, Callable[[str, float], None]] = {
             "status": lambda value, now: None,
             "scale": self._scale,
             "drain": self._drain,
+            "cancel": self._cancel,
         }
         if verb not in verbs:
             raise OrderError(f"the server has no order {verb!r}; {hint(verb, verbs)}")
@@ -72,3 +75,7 @@ class Orders:
         wanted = None if not value else int(value)
         for life in self._slots.leave(wanted):
             self._relieve(life)
+
+    def _cancel(self, value: str, now: float) -> None:
+        """End the requests of one task, or all of them; their clients are told."""
+        self._send_all(self._books.cancel_labelled(value))

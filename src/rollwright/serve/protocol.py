@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from rollwright.wire import Failure, Layer, RolloutError, Score, Stop, Trace, WireError
+from rollwright.wire import Failure, Layer, RolloutError, RollwrightError, Score, Stop, Trace, WireError
 from rollwright.wire.codec import Buffer
 
 VERSION = 1
@@ -232,13 +232,23 @@ class Ending(msgspec.Struct, frozen=True, gc=False):
 
 
 class ServingError(RolloutError):
-    """A request came back without a result. `trouble` says why."""
+    """One request came back without a result. `trouble` says why."""
 
-    layer = Layer.RUNTIME
+    layer = Layer.SERVING
 
     def __init__(self, message: str, trouble: Trouble = Trouble.BROKE) -> None:
         super().__init__(message)
         self.trouble = trouble
+
+
+class ServerLost(RollwrightError):
+    """There is nobody left who could serve anything: no worker, no broker, or no way in. The run is over."""
+
+
+def failure_of(said: Failed) -> ServingError | ServerLost:
+    if said.trouble is Trouble.NO_WORKERS:
+        return ServerLost(said.message)
+    return ServingError(said.message, said.trouble)
 
 
 def amend(traces: Sequence[Trace], ending: Ending) -> list[Trace]:

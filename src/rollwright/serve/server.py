@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import shutil
 import signal
@@ -24,11 +25,13 @@ from rollwright.wire import UsageError
 
 from .broker import BrokerSettings
 from .client import EnvClient
-from .protocol import ServingError, Trouble
+from .protocol import ServerLost, ServingError
 from .wiring import Address, Locks, local_locks, tcp_locks
 
+log = logging.getLogger("rollwright.serve")
+
 ORDER = "ROLLWRIGHT_BROKER_ORDER"
-START_TIMEOUT_S = 30.0
+START_TIMEOUT_S = 120.0
 MAX_RESTARTS = 5
 LOG_LINES = 200
 
@@ -95,10 +98,10 @@ class Server:
                 line = await process.stdout.readline()
         except TimeoutError as error:
             await self._child.end()
-            raise ServingError(f"the broker did not start within {START_TIMEOUT_S:g} s") from error
+            raise ServerLost(f"the broker did not start within {START_TIMEOUT_S:g} s") from error
         if not line:
             await self._child.died()
-            raise ServingError(f"{self._child.obituary()}", Trouble.NO_WORKERS)
+            raise ServerLost(f"{self._child.obituary()}")
         # The ports that were free at the first start are the address of every later one.
         address = Address.decode(line.decode())
         self._order = msgspec.structs.replace(
@@ -107,17 +110,28 @@ class Server:
 
     async def _watch(self) -> None:
         """Start it again whenever it ends or falls silent, so often and no more."""
+        assert self._child is not None
         while True:
-            assert self._child is not None
             await self._until_gone()
             words = self._child.obituary() or "the broker fell silent"
             await self._child.end()
-            self.restarts += 1
-            if self.restarts > MAX_RESTARTS:
-                self.failure = f"{words}; it was started {self.restarts} times"
-                return
-            await asyncio.sleep(0.05 * 2**self.restarts)
+            while not await self._restarted():
+                if self.restarts >= MAX_RESTARTS:
+                    self.failure = f"{words}; it was started again {self.restarts} times"
+                    log.error("%s", self.failure)
+                    return
+
+    async def _restarted(self) -> bool:
+        if self.restarts >= MAX_RESTARTS:
+            return False
+        self.restarts += 1
+        await asyncio.sleep(0.05 * 2**self.restarts)
+        try:
             await self._start()
+        except ServerLost as error:
+            log.warning("the broker could not be started again: %s", error)
+            return False
+        return True
 
     async def _until_gone(self) -> None:
         assert self._child is not None
