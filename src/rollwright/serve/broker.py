@@ -214,7 +214,7 @@ class Broker:
         except OrderError as error:
             self._send(self._front, peer, Told(ask.question, str(error)))
             return
-        self._send(self._front, peer, Told(ask.question), [msgspec.json.encode(body)])
+        self._send(self._front, peer, Told(ask.question), [msgspec.json.encode({"name": self._name, **body})])
 
     def _client_gone(self, peer: Peer) -> None:
         self._clients.pop(peer, None)

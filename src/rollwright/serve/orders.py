@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from rollwright.wire import RollwrightError
 from rollwright.wire.hints import hint
 
@@ -47,7 +49,12 @@ class Orders:
 
     def status(self, now: float) -> dict[str, Any]:
         workers = [self._worker(life, now) for life in self._slots.lives]
-        return {**self._books.status(), "broker": self._vitals(), "workers": workers}
+        return {
+            **self._books.status(),
+            "broker": self._vitals(),
+            "workers": workers,
+            "happenings": msgspec.to_builtins(list(self._slots.happenings)),
+        }
 
     def _worker(self, life: Life, now: float) -> dict[str, Any]:
         return {

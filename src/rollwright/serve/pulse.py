@@ -88,6 +88,7 @@ def own_vitals() -> dict[str, float]:
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         return {
+            "pid": float(os.getpid()),
             "rss_mb": pages * os.sysconf("SC_PAGE_SIZE") / 2**20,
             "descriptors": float(len(os.listdir("/proc/self/fd"))),
             "cpu_s": time.process_time(),

@@ -34,6 +34,7 @@ ORDER = "ROLLWRIGHT_BROKER_ORDER"
 START_TIMEOUT_S = 120.0
 MAX_RESTARTS = 5
 LOG_LINES = 200
+MAX_PAUSE_S = 1.0
 
 
 class BrokerOrder(msgspec.Struct, frozen=True):
@@ -47,8 +48,9 @@ class BrokerOrder(msgspec.Struct, frozen=True):
 class Server:
     """Made by `serving()`."""
 
-    def __init__(self, order: BrokerOrder) -> None:
+    def __init__(self, order: BrokerOrder, max_restarts: int = MAX_RESTARTS) -> None:
         self._order = order
+        self._max_restarts = max_restarts
         self._child: Child | None = None
         self._watching: asyncio.Task[None] | None = None
         self.restarts = 0
@@ -116,16 +118,16 @@ class Server:
             words = self._child.obituary() or "the broker fell silent"
             await self._child.end()
             while not await self._restarted():
-                if self.restarts >= MAX_RESTARTS:
+                if self.restarts >= self._max_restarts:
                     self.failure = f"{words}; it was started again {self.restarts} times"
                     log.error("%s", self.failure)
                     return
 
     async def _restarted(self) -> bool:
-        if self.restarts >= MAX_RESTARTS:
+        if self.restarts >= self._max_restarts:
             return False
         self.restarts += 1
-        await asyncio.sleep(0.05 * 2**self.restarts)
+        await asyncio.sleep(min(0.05 * 2**self.restarts, MAX_PAUSE_S))
         try:
             await self._start()
         except ServerLost as error:
@@ -159,15 +161,18 @@ class Server:
 
 
 @asynccontextmanager
-async def serving(settings: BrokerSettings, *, address: str = "", launcher: str = "local") -> AsyncIterator[Server]:
-    """A running server until the block ends. `address` is `tcp://HOST:PORT`, or empty for this machine alone."""
+async def serving(
+    settings: BrokerSettings, *, address: str = "", launcher: str = "local", max_restarts: int = MAX_RESTARTS
+) -> AsyncIterator[Server]:
+    """A running server until the block ends. `address` is `tcp://HOST:PORT`, or empty for this machine alone. A broker
+    that died more than `max_restarts` times is not started again."""
     directory: Path | None = None
     if address:
         locks = tcp_locks(*_host_and_port(address))
     else:
         directory = Path(tempfile.mkdtemp(prefix="rollwright-"))
         locks = local_locks(directory)
-    server = Server(BrokerOrder(settings, locks, launcher))
+    server = Server(BrokerOrder(settings, locks, launcher), max_restarts)
     try:
         await server.open()
         yield server

@@ -9,10 +9,13 @@ gets no more work, its successor is started, and it goes when it has finished.
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 import msgspec
+
+HAPPENINGS = 256
 
 
 class SlotSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -83,6 +86,17 @@ class Lost:
     why: str
 
 
+class Happening(msgspec.Struct, frozen=True):
+    """Something of note in the life of a worker."""
+
+    at: float
+    """By the broker's clock, which on one machine is everybody's monotonic clock."""
+    what: str
+    slot: int
+    life: int
+    why: str = ""
+
+
 class SlotsSpent(Exception):
     """A slot's workers died more often than they may."""
 
@@ -92,6 +106,8 @@ class Slots:
         self.settings = settings
         self._slots = {number: Slot(number, due=now) for number in range(count)}
         self._lives: dict[tuple[int, int], Life] = {}
+        self.happenings: deque[Happening] = deque(maxlen=HAPPENINGS)
+        """The latest, oldest first."""
 
     def __repr__(self) -> str:
         phases = [life.phase.value for life in self._lives.values()]
@@ -151,6 +167,7 @@ class Slots:
 
     def proven(self, life: Life, now: float) -> None:
         life.phase, life.ready_since = Phase.READY, now
+        self._note(life, "ready", now)
 
     def beat(self, life: Life, loop_age_s: float, stack: str, vitals: dict[str, float], now: float) -> None:
         life.last_beat, life.loop_age_s, life.vitals = now, loop_age_s, vitals
@@ -158,6 +175,7 @@ class Slots:
         life.stack = stack if stalled else ""
         if life.phase is Phase.READY and stalled:
             life.phase = Phase.STALLED
+            self._note(life, "stalled", now, stack)
         elif life.phase is Phase.STALLED and not stalled:
             life.phase = Phase.READY
 
@@ -199,6 +217,7 @@ class Slots:
     def buried(self, life: Life, why: str, now: float) -> None:
         """It is over. One that was asked to leave leaves no mark on its slot; SlotsSpent if this was one too many."""
         self._lives.pop((life.slot, life.number), None)
+        self._note(life, "left" if life.phase is Phase.LEAVING else "died", now, why)
         slot = self._slots.get(life.slot)
         if slot is None or life.phase is Phase.LEAVING:
             return
@@ -210,3 +229,6 @@ class Slots:
             raise SlotsSpent(f"worker {slot.number} died {slot.deaths} times in a row; the last time {why}")
         pause = self.settings.backoff_s * 2 ** (slot.deaths - 2) if slot.deaths > 1 else 0.0
         slot.due = now + min(pause, self.settings.max_backoff_s)
+
+    def _note(self, life: Life, what: str, now: float, why: str = "") -> None:
+        self.happenings.append(Happening(now, what, life.slot, life.number, why))
