@@ -1,6 +1,7 @@
 """Programs that drive a model through a session: they speak, call tools, and know nothing of rewards or of files."""
 
 from .chat import ChatHarness as ChatHarness
+from .contract import Door as Door
 from .contract import Harness as Harness
 from .contract import Surroundings as Surroundings
 from .session import Conversation as Conversation

@@ -40,6 +40,8 @@ class ModelCall(msgspec.Struct, frozen=True, gc=False):
     return_tokens: bool = False
     """Ask for token ids, logprobs and, where there are any, routed experts."""
     extra: dict[str, Any] = {}
+    dialect: str = ""
+    """The dialect that `extra` was read in. It means nothing in another one, so an engine of another drops it."""
 
 
 class Finish(StrEnum):
