@@ -114,7 +114,7 @@ class Channel:
                         else:
                             yield event
         if end is not None:
-            yield end
+            yield msgspec.structs.replace(end, queue_s=journey.queued_s)
 
     async def close(self) -> None:
         self.closed = True

@@ -58,7 +58,8 @@ class RelayEngine:
         self._dialect = dialect or dialect_named(config.dialect)
         self._endpoint = find_endpoint(config, self._dialect)
         self._channel = Channel(self._endpoint, self._dialect, config, sleep)
-        self._images = images if images is not None else MemoryImages()
+        self.images: Images = images if images is not None else MemoryImages()
+        """Where the bytes of the images in calls are read from; whoever makes calls puts them there."""
         self._obituary = obituary
         self._sleep = sleep
         self._dice = dice or random.Random()
@@ -134,10 +135,13 @@ class RelayEngine:
                 raise
 
     def _write(self, call: ModelCall, *, stream: bool) -> tuple[ModelCall, bytes]:
-        if call.stream is not stream or not call.model:
-            call = msgspec.structs.replace(call, stream=stream, model=call.model or self.model)
+        foreign = call.dialect not in ("", self._dialect.name)
+        if call.stream is not stream or not call.model or (foreign and call.extra):
+            # Fields that another dialect does not know mean nothing in this one.
+            extra = {} if foreign else call.extra
+            call = msgspec.structs.replace(call, stream=stream, model=call.model or self.model, extra=extra)
         try:
-            return call, self._dialect.write_request(call, self._images)
+            return call, self._dialect.write_request(call, self.images)
         except WireError as error:
             raise EngineRefused(f"the call cannot be written for {self._endpoint.name}: {error}") from error
 

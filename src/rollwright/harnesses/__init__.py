@@ -4,6 +4,9 @@ from .chat import ChatHarness as ChatHarness
 from .contract import Door as Door
 from .contract import Harness as Harness
 from .contract import Surroundings as Surroundings
-from .session import Conversation as Conversation
+from .conversations import Conversation as Conversation
+from .guard import Guard as Guard
+from .guard import Refusal as Refusal
 from .session import Limits as Limits
 from .session import Session as Session
+from .turns import Turn as Turn

@@ -14,6 +14,7 @@ from .calls import Sampling as Sampling
 from .calls import TextDelta as TextDelta
 from .calls import ToolCallDelta as ToolCallDelta
 from .calls import Usage as Usage
+from .calls import end_of as end_of
 from .calls import events_of as events_of
 from .calls import reply_of as reply_of
 from .errors import EngineError as EngineError

@@ -134,6 +134,8 @@ class End(msgspec.Struct, frozen=True, gc=False, tag="end"):
     tokens: CallTokens | None = None
     policy_version: int = 0
     model: str = ""
+    queue_s: float = 0.0
+    """How long the call waited on our side for a slot before it was sent."""
 
 
 Delta = TextDelta | ReasoningDelta | ToolCallDelta
@@ -202,7 +204,9 @@ class ReplyBuilder:
         if self._end is None:
             raise WireError("the stream was cut before its end")
         end = self._end
-        return ModelReply(self.message(), end.finish, end.usage, end.tokens, end.policy_version, end.model)
+        return ModelReply(
+            self.message(), end.finish, end.usage, end.tokens, end.policy_version, end.model, end.queue_s
+        )
 
 
 def reply_of(events: Iterable[Event]) -> ModelReply:
@@ -223,4 +227,9 @@ def events_of(reply: ModelReply) -> Iterator[Event]:
         elif isinstance(part, ToolCall):
             yield ToolCallDelta(index, part.arguments, part.id, part.name)
             index += 1
-    yield End(reply.finish, reply.usage, reply.tokens, reply.policy_version, reply.model)
+    yield end_of(reply)
+
+
+def end_of(reply: ModelReply) -> End:
+    """The terminal event of a finished reply."""
+    return End(reply.finish, reply.usage, reply.tokens, reply.policy_version, reply.model, reply.queue_s)
