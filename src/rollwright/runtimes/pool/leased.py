@@ -96,8 +96,11 @@ class LeasedRuntime:
         stdin: bytes = b"",
         timeout_s: float = 60.0,
         warm: Warm = False,
+        takes_slot: bool = True,
     ) -> ExecResult:
-        return await self._box().run_script(script, args, env=env, stdin=stdin, timeout_s=timeout_s, warm=warm)
+        return await self._box().run_script(
+            script, args, env=env, stdin=stdin, timeout_s=timeout_s, warm=warm, takes_slot=takes_slot
+        )
 
     async def expose(self, port: int) -> str:
         return await self._box().expose(port)
