@@ -106,6 +106,11 @@ class Runtime(Protocol):
         """Kind and id, for logs and traces."""
         ...
 
+    @property
+    def shows_cache(self) -> bool:
+        """Whether programs in it can read Rollwright's cache directory of this host, where fetched programs lie."""
+        ...
+
     async def start(self) -> None: ...
     async def stop(self) -> None:
         """End everything in the box and free it. Idempotent."""

@@ -105,6 +105,7 @@ class SubprocessRuntime:
     """One box. Also an async context manager that starts and stops it."""
 
     reach = Reach.HOST
+    shows_cache = True
 
     def __init__(
         self,

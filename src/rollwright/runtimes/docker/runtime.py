@@ -78,6 +78,7 @@ class DockerRuntime:
 
     # Also with a network of its own a box does not reach this host's loopback but through `forward`.
     reach = Reach.PROXY_ONLY
+    shows_cache = False
 
     def __init__(
         self, config: DockerConfig | None = None, *, slots: CpuSlots | None = None, journal: Journal | None = None

@@ -47,6 +47,7 @@ class ModalRuntime(ModalLife):
     """One sandbox."""
 
     reach = Reach.PROXY_ONLY
+    shows_cache = False
 
     def __init__(
         self,

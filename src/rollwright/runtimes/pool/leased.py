@@ -36,6 +36,10 @@ class LeasedRuntime:
         raise RuntimeFault("what a leased box reaches is its own business")
 
     @property
+    def shows_cache(self) -> bool:
+        return self._runtime.shows_cache
+
+    @property
     def name(self) -> str:
         return self._runtime.name
 

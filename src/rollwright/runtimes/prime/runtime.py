@@ -50,6 +50,7 @@ class PrimeRuntime:
     """One box. Also an async context manager that starts and stops it."""
 
     reach = Reach.PROXY_ONLY
+    shows_cache = False
 
     def __init__(
         self, config: PrimeConfig | None = None, *, journal: Journal | None = None, slots: CpuSlots | None = None

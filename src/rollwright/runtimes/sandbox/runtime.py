@@ -54,6 +54,8 @@ class _State(Enum):
 class SandboxRuntime:
     """One box. Also an async context manager that starts and stops it."""
 
+    shows_cache = True
+
     def __init__(
         self, config: SandboxConfig | None = None, *, slots: CpuSlots | None = None, journal: Journal | None = None
     ) -> None:
