@@ -3,6 +3,7 @@ the task about the call. What happens to a call that may be made is in `turns`."
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
@@ -63,6 +64,8 @@ class Session:
         """Why the first call was refused that will never be made; None while calls are made."""
         self.broken: RolloutError | None = None
         """How the newest call that ended failed; None if it was answered. A task that broke stays broken."""
+        self.over = asyncio.Event()
+        """Set with `stopped`, for those who wait for a program that is refused its calls."""
         self._sampling = sampling
         self._limits = limits
         self._return_tokens = return_tokens
@@ -116,6 +119,7 @@ class Session:
     def stop(self, stop: Stop) -> None:
         """No call is made from now on. The first reason stays."""
         self.stopped = self.stopped or stop
+        self.over.set()
 
     async def _turn(self, asked: ModelCall, conversation: Conversation | None) -> Turn | Refusal:
         stop = self.stopped or self.spent()
@@ -139,6 +143,7 @@ class Session:
             return await judging
         except RolloutError as error:
             self.broken, self.stopped = error, Stop.FAILED
+            self.over.set()
             raise
 
     def _refused(self, stop: Stop) -> Refusal:
