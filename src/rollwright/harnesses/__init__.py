@@ -10,3 +10,5 @@ from .guard import Refusal as Refusal
 from .session import Limits as Limits
 from .session import Session as Session
 from .turns import Turn as Turn
+from .watch import TaskGuard as TaskGuard
+from .watch import guard_of as guard_of

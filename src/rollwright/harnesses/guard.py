@@ -1,4 +1,4 @@
-"""What a task may say about model calls while they are made: change one, refuse it, or end the rollout."""
+"""What may be said about model calls while they are made: change one, refuse it, or end the rollout."""
 
 from __future__ import annotations
 
@@ -19,13 +19,19 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 class Guard(Protocol):
+    @property
+    def watches_answers(self) -> bool:
+        """Whether `response` wants to see whole answers before they are delivered."""
+        ...
+
     async def request(self, call: ModelCall) -> ModelCall | Refusal:
         """Before the engine is asked: the call as it is to be made."""
         ...
 
-    async def response(self, call: ModelCall, reply: ModelReply) -> ModelReply | Refusal:
-        """After the answer is on record and before anyone sees it: the answer as it is to be seen."""
+    async def answered(self) -> Stop | None:
+        """After an answer is on record: whether no other call is to be made."""
         ...
 
-    watches_answers: bool
-    """Whether `response` wants to see whole answers before they are delivered."""
+    async def response(self, call: ModelCall, reply: ModelReply) -> ModelReply | Refusal:
+        """After that: the answer as it is to be seen."""
+        ...

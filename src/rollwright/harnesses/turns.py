@@ -59,7 +59,7 @@ class Turn:
             # Cancellation too: an open call would make the rollout look as if it had lost an answer.
             self._abort(number, error, heard=False)
             raise
-        self._commit(number, reply)
+        await self._commit(number, reply)
         return await self._guarded(reply)
 
     def stream(self) -> AsyncGenerator[Event | Refusal, None]:
@@ -90,16 +90,20 @@ class Turn:
         except BaseException as error:
             self._abort(number, error, heard=heard)
             raise
-        self._commit(number, reply)
+        await self._commit(number, reply)
         yield end_of(reply)
 
-    def _commit(self, number: int, reply: ModelReply) -> None:
+    async def _commit(self, number: int, reply: ModelReply) -> None:
         session = self._session
         self.conversation.answered(session.trace.commit(number, reply), reply.message)
         self._heads.remember(self.conversation)
         self.reply = reply
         if isinstance(session.broken, EngineError):
             session.broken = None
+        if session.guard is not None:
+            stop = await session.judged(session.guard.answered())
+            if stop is not None:
+                session.stop(stop)
 
     def _abort(self, number: int, error: BaseException, *, heard: bool) -> None:
         left = isinstance(error, asyncio.CancelledError | GeneratorExit)

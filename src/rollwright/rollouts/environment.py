@@ -10,6 +10,7 @@ import msgspec
 
 from rollwright.engines import Engine
 from rollwright.harnesses import ChatHarness, Harness, Limits, Session
+from rollwright.intercept import InterceptConfig, Interceptor
 from rollwright.runtimes import PoolConfig, Runtime, RuntimeConfig, RuntimePool, SubprocessConfig
 from rollwright.tasks import Task, Taskset, call_group, hooks_of
 from rollwright.traces import LiveTrace
@@ -31,12 +32,14 @@ class Environment:
         runtime: RuntimeConfig | None = None,
         limits: Limits | None = None,
         pool: PoolConfig | None = None,
+        intercept: InterceptConfig | None = None,
     ) -> None:
         self.taskset = taskset
         self.harness: Harness = harness or ChatHarness()
         self.runtime: RuntimeConfig = runtime or SubprocessConfig()
         self.limits = limits or Limits()
         self.pool = pool or PoolConfig()
+        self.intercept = intercept or InterceptConfig()
 
     @asynccontextmanager
     async def serving(
@@ -51,7 +54,10 @@ class Environment:
             if self.runtime.persistent:
                 pool = await stack.enter_async_context(RuntimePool(self.pool))
                 pool.expect(self.runtime)
-            serving = Serving(self, engine, model, sampling or Sampling(), return_tokens, pool)
+            interceptor = None
+            if self.harness.needs_door:
+                interceptor = await stack.enter_async_context(Interceptor(self.intercept))
+            serving = Serving(self, engine, model, sampling or Sampling(), return_tokens, pool, interceptor)
             stack.push_async_callback(serving.close)
             yield serving
 
@@ -67,6 +73,7 @@ class Serving:
         sampling: Sampling,
         return_tokens: bool,
         pool: RuntimePool | None = None,
+        interceptor: Interceptor | None = None,
     ) -> None:
         self._environment = environment
         self._engine = engine
@@ -76,6 +83,8 @@ class Serving:
         self._running: set[asyncio.Task[Finished]] = set()
         self.pool = pool
         """Where boxes come from; None if each rollout has its own."""
+        self.interceptor = interceptor
+        """Where programs find their model; None if the harness runs none."""
 
     def __repr__(self) -> str:
         pool = f", {self.pool!r}" if self.pool is not None else ""
@@ -120,7 +129,8 @@ class Serving:
         )
         boxed = environment.harness.needs_runtime or hooks_of(type(task)).needs_runtime
         box = self._box(task, trace) if boxed else None
-        return await Rollout(task, trace, session, environment.harness, environment.limits, box).run()
+        rollout = Rollout(task, trace, session, environment.harness, environment.limits, box, self.interceptor)
+        return await rollout.run()
 
     def _box(self, task: Task, trace: LiveTrace) -> AbstractAsyncContextManager[Runtime]:
         environment = self._environment
