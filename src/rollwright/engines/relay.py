@@ -16,7 +16,7 @@ from typing import Self
 
 import msgspec
 
-from rollwright.dialects import Dialect, Images, MemoryImages, dialect_named
+from rollwright.dialects import Dialect, Images, ImageStore, dialect_named
 from rollwright.wire import (
     EngineError,
     EngineRefused,
@@ -58,7 +58,7 @@ class RelayEngine:
         self._dialect = dialect or dialect_named(config.dialect)
         self._endpoint = find_endpoint(config, self._dialect)
         self._channel = Channel(self._endpoint, self._dialect, config, sleep)
-        self.images: Images = images if images is not None else MemoryImages()
+        self.images: Images = images if images is not None else ImageStore()
         """Where the bytes of the images in calls are read from; whoever makes calls puts them there."""
         self._obituary = obituary
         self._sleep = sleep

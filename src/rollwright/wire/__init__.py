@@ -11,6 +11,7 @@ from .calls import ReasoningDelta as ReasoningDelta
 from .calls import ReplyBuilder as ReplyBuilder
 from .calls import Routing as Routing
 from .calls import Sampling as Sampling
+from .calls import Source as Source
 from .calls import TextDelta as TextDelta
 from .calls import ToolCallDelta as ToolCallDelta
 from .calls import Usage as Usage

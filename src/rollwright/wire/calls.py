@@ -29,6 +29,19 @@ class Sampling(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True
     """Strings that end an answer."""
 
 
+class Source:
+    """How a call stood in the request that it was read from, for an engine of the same dialect. Opaque to all but
+    `dialects`, and no part of what a call says: it is equal to any other and to none at all."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return other is None or isinstance(other, Source)
+
+    def __hash__(self) -> int:
+        return hash(None)
+
+
 class ModelCall(msgspec.Struct, frozen=True, gc=False):
     """A request in no dialect. `extra` holds the request fields that we do not know, to be passed on untouched."""
 
@@ -42,6 +55,8 @@ class ModelCall(msgspec.Struct, frozen=True, gc=False):
     extra: dict[str, Any] = {}
     dialect: str = ""
     """The dialect that `extra` was read in. It means nothing in another one, so an engine of another drops it."""
+    source: Source | None = None
+    """What the call was read from. A copy of the call that says something else may keep it."""
 
 
 class Finish(StrEnum):
