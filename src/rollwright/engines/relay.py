@@ -16,7 +16,7 @@ from typing import Self
 
 import msgspec
 
-from rollwright.dialects import Dialect, Images, ImageStore, dialect_named
+from rollwright.dialects import Dialect, ImageStore, dialect_named
 from rollwright.wire import (
     EngineError,
     EngineRefused,
@@ -47,7 +47,7 @@ class RelayEngine:
         config: RelayConfig,
         model: str = "",
         *,
-        images: Images | None = None,
+        images: ImageStore | None = None,
         dialect: Dialect | None = None,
         obituary: Obituary = lambda: None,
         sleep: Sleep = asyncio.sleep,
@@ -58,8 +58,9 @@ class RelayEngine:
         self._dialect = dialect or dialect_named(config.dialect)
         self._endpoint = find_endpoint(config, self._dialect)
         self._channel = Channel(self._endpoint, self._dialect, config, sleep)
-        self.images: Images = images if images is not None else ImageStore()
+        self.images = ImageStore() if images is None else images
         """Where the bytes of the images in calls are read from; whoever makes calls puts them there."""
+        self._owns_images = images is None
         self._obituary = obituary
         self._sleep = sleep
         self._dice = dice or random.Random()
@@ -108,6 +109,8 @@ class RelayEngine:
     async def close(self) -> None:
         """Idempotent. Calls in flight end with EngineUnavailable."""
         await self._channel.close()
+        if self._owns_images:
+            self.images.close()
 
     async def __aenter__(self) -> Self:
         return self

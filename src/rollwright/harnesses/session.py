@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
-from rollwright.dialects import Images
+from rollwright.dialects import ImageHold
 from rollwright.engines import Engine
 from rollwright.traces import LiveTrace
 from rollwright.wire import Message, ModelCall, ModelReply, RolloutError, Sampling, Stop
@@ -72,11 +72,20 @@ class Session:
         self._clock = clock
         self._deadline = clock() + limits.timeout_s
         self._heads = Heads(trace)
+        self._images: ImageHold | None = None
 
     @property
-    def images(self) -> Images:
-        """Where the bytes of images go before a call shows them."""
-        return self.engine.images
+    def images(self) -> ImageHold:
+        """Where the bytes of images go before a call shows them. They stay until the session is closed."""
+        if self._images is None:
+            self._images = self.engine.images.hold()
+        return self._images
+
+    def close(self) -> None:
+        """Let go of the images, when nobody will look at the rollout's trace any more. Idempotent."""
+        if self._images is not None:
+            self._images.close()
+            self._images = None
 
     def begin(self, opening: Sequence[Message]) -> Conversation:
         return Conversation(self.trace, opening)

@@ -20,10 +20,10 @@ from rollwright.wire import (
     Layer,
     ModelCall,
     ModelReply,
-    ReplyBuilder,
     WireError,
     end_of,
     events_of,
+    reply_of,
 )
 
 from .conversations import Conversation, Heads
@@ -43,7 +43,9 @@ class Turn:
         self.prompt = conversation.tip
         """The node of the last message that the model is shown."""
         self.reply: ModelReply | None = None
-        """What the engine said, once it is on record."""
+        """The answer as it is seen, once it is on record."""
+        self.events: list[Event] = []
+        """What `stream` has given out so far."""
         self._session = session
         self._heads = heads
 
@@ -70,28 +72,34 @@ class Turn:
 
     async def _gathered(self) -> AsyncGenerator[Event | Refusal, None]:
         reply = await self.complete()
-        for event in (reply,) if isinstance(reply, Refusal) else events_of(reply):
+        if isinstance(reply, Refusal):
+            yield reply
+            return
+        for event in events_of(reply):
+            self.events.append(event)
             yield event
 
     async def _streamed(self) -> AsyncGenerator[Event | Refusal, None]:
-        session, trace = self._session, self._session.trace
+        session, trace, end = self._session, self._session.trace, None
         number = trace.prepare(self.prompt, self.call.model)
-        builder, heard = ReplyBuilder(), False
+        told = self.events
         try:
             with trace.phase(Phase.MODEL):
                 async with aclosing(session.engine.stream(self.call)) as events:
                     async for event in events:
-                        builder.apply(event)
-                        if type(event) is not End:
-                            heard = True
+                        if type(event) is End:
+                            end = event
+                        else:
+                            told.append(event)
                             yield event
-                reply = _whole(builder)
+                reply = _whole([*told, end] if end is not None else told)
                 trace.queued(reply.queue_s)
         except BaseException as error:
-            self._abort(number, error, heard=heard)
+            self._abort(number, error, heard=bool(told))
             raise
         await self._commit(number, reply)
-        yield end_of(reply)
+        told.append(end_of(reply))
+        yield told[-1]
 
     async def _commit(self, number: int, reply: ModelReply) -> None:
         session = self._session
@@ -119,13 +127,15 @@ class Turn:
         if guard is None:
             return reply
         verdict = await self._session.judged(guard.response(self.call, reply))
-        if isinstance(verdict, Refusal) and verdict.stop is not None:
+        if isinstance(verdict, ModelReply):
+            self.reply = verdict
+        elif verdict.stop is not None:
             self._session.stop(verdict.stop)
         return verdict
 
 
-def _whole(builder: ReplyBuilder) -> ModelReply:
+def _whole(events: list[Event]) -> ModelReply:
     try:
-        return builder.reply()
+        return reply_of(events)
     except WireError as error:
         raise EngineUnavailable(str(error)) from error

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from rollwright.dialects import Tails
 from rollwright.harnesses import Session, Turn
 from rollwright.wire import Message, ModelCall, ModelReply
 
@@ -54,6 +55,8 @@ class Admission:
         self.state = state
         self.routes = routes
         """What the state key opens, by path."""
+        self.tails = Tails(session.images)
+        """Reads the requests, each from where it differs from an earlier one."""
         self.sealed = False
         self.running: dict[Exchange, None] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -75,11 +78,12 @@ class Admission:
         self._tasks.discard(task)
 
     def keep(self, exchange: Exchange, turn: Turn, reply: ModelReply) -> None:
-        """Remember an answer for clients that ask again. Token ids are not kept twice."""
+        """Remember an answer, before it is seen, for clients that ask again. Token ids are not kept twice."""
         call = exchange.call
+        self.tails.said(reply.message)
         self._kept.append(
             Kept(
-                head=msgspec.structs.replace(call, messages=()),
+                head=_head(call),
                 prompt=turn.prompt,
                 rewritten=None if turn.call.messages is call.messages else call.messages,
                 reply=reply if call.return_tokens else msgspec.structs.replace(reply, tokens=None),
@@ -94,7 +98,7 @@ class Admission:
         running = [one for one in reversed(self.running) if one.mark.key == mark.key and one.call == call]
         for one in sorted(running, key=lambda one: not one.deserted):
             return one
-        head = msgspec.structs.replace(call, messages=())
+        head = _head(call)
         kept = [one for one in reversed(self._kept) if one.key == mark.key and one.head == head]
         for answer in sorted(kept, key=lambda one: one.delivered):
             if self._messages(answer) == call.messages:
@@ -108,6 +112,7 @@ class Admission:
         """End what is still being served. Afterwards no call of the rollout is open."""
         self.sealed = True
         self._kept.clear()
+        self.tails.close()
         if not self._tasks:
             return
         for task in self._tasks:
@@ -115,3 +120,7 @@ class Admission:
         _, stuck = await asyncio.wait(self._tasks, timeout=SEAL_S)
         if stuck:
             log.warning("%d requests of %r did not end within %g s", len(stuck), self.session.trace, SEAL_S)
+
+
+def _head(call: ModelCall) -> ModelCall:
+    return msgspec.structs.replace(call, messages=(), source=None)

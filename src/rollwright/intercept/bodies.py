@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 
 from aiohttp import web
 
@@ -65,6 +66,12 @@ class Bodies:
 
     async def read(self, request: web.BaseRequest) -> bytes:
         """The whole body. Rejected if it is too long, too slow, or there is no room for it."""
+        pieces: list[bytes] = []
+        await self.feed(request, pieces.append)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    async def feed(self, request: web.BaseRequest, take: Callable[[bytes], object]) -> None:
+        """The pieces of the body as they come."""
         declared = request.content_length
         if declared is not None and declared > self._config.max_body_bytes:
             raise self._too_long()
@@ -74,26 +81,26 @@ class Bodies:
             body = content.read_nowait()
             if len(body) > self._config.max_body_bytes:
                 raise self._too_long()
-            return body
-        return await self._read_within(request, declared)
+            take(body)
+        else:
+            await self._feed_within(request, declared, take)
 
-    async def _read_within(self, request: web.BaseRequest, declared: int | None) -> bytes:
-        reserved = 0
+    async def _feed_within(
+        self, request: web.BaseRequest, declared: int | None, take: Callable[[bytes], object]
+    ) -> None:
+        reserved = size = 0
         try:
             async with asyncio.timeout(self._config.body_timeout_s):
                 reserved = await self._reserve(declared or _UNDECLARED_STEP)
                 if request.headers.get("expect", "").lower() == "100-continue" and request.transport is not None:
                     request.transport.write(_CONTINUE)
-                pieces: list[bytes] = []
-                size = 0
                 while piece := await request.content.readany():
                     size += len(piece)
                     if size > self._config.max_body_bytes:
                         raise self._too_long()
                     if size > reserved:
-                        reserved += await self._reserve(_UNDECLARED_STEP)
-                    pieces.append(piece)
-                return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+                        reserved += await self._reserve(max(_UNDECLARED_STEP, size - reserved))
+                    take(piece)
         except TimeoutError as error:
             text = f"the body did not arrive within {self._config.body_timeout_s:g} s"
             raise Rejected(408, text, close=True) from error

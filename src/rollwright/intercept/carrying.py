@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
+from functools import partial
 
 import msgspec
 from aiohttp import web
 
 from rollwright.dialects import Dialect
 from rollwright.harnesses import Refusal, Turn
-from rollwright.wire import End, Event, ModelCall, ModelReply, RolloutError, WireError, events_of, reply_of
+from rollwright.wire import End, Event, ModelCall, ModelReply, RolloutError, WireError, events_of
 
 from .admission import Admission
 from .bodies import Bodies
@@ -45,25 +46,27 @@ class Carrier:
         return await self._follow(request, dialect, call, found)
 
     async def read(self, request: Asked, dialect: Dialect, admission: Admission) -> ModelCall:
-        """The call that a request asks for. Its bytes are let go here."""
-        body = await self._bodies.read(request)
+        """The call that a request asks for. Its bytes are let go as they are read."""
+        intake = admission.tails.intake(dialect.form)
         try:
-            call = dialect.read_request(body, admission.session.images)
+            await self._bodies.feed(request, intake.feed)
+            return intake.finish().call
         except WireError as error:
             raise Rejected(400, str(error)) from error
-        return call if call.dialect else msgspec.structs.replace(call, dialect=dialect.name)
 
     async def _begin(
         self, request: Asked, dialect: Dialect, admission: Admission, exchange: Exchange
     ) -> web.StreamResponse:
-        turn = await self._asked(admission, exchange.call)
+        """Make a call that nobody has made before."""
+        turn = await _asked(admission, exchange.call)
+        exchange.events = turn.events
         admission.running[exchange] = None
         request.on_left = lambda: exchange.left(self._config.retry_grace_s)
         try:
-            if exchange.call.stream:
-                events = _recorded(admission, exchange, turn)
-                return await self._stream(request, dialect, exchange.call, events)
-            return await self._whole(dialect, admission, exchange, turn)
+            if not exchange.call.stream:
+                return await _whole(dialect, admission, exchange, turn)
+            tell = partial(_tell, admission, exchange, turn)
+            return await self._stream(request, dialect, exchange.call, turn.stream(), tell)
         except RolloutError as error:
             exchange.settle(error)
             raise told(error) from error
@@ -71,30 +74,11 @@ class Carrier:
             if exchange.outcome is None:
                 exchange.settle(RolloutError(OVER if admission.sealed else "the call was given up"))
             del admission.running[exchange]
-            request.on_left = None
-
-    async def _asked(self, admission: Admission, call: ModelCall) -> Turn:
-        try:
-            turn = await admission.session.ask(call)
-        except RolloutError as error:
-            raise told(error) from error
-        if isinstance(turn, Refusal):
-            raise _refused(turn)
-        return turn
-
-    async def _whole(
-        self, dialect: Dialect, admission: Admission, exchange: Exchange, turn: Turn
-    ) -> web.StreamResponse:
-        reply = await turn.complete()
-        exchange.settle(reply)
-        if isinstance(reply, Refusal):
-            raise _refused(reply)
-        admission.keep(exchange, turn, reply)
-        return _answer(dialect, exchange.call, reply)
 
     async def _follow(
         self, request: Asked, dialect: Dialect, call: ModelCall, exchange: Exchange
     ) -> web.StreamResponse:
+        """Hear what another request has asked for and is being told."""
         try:
             if call.stream:
                 return await self._stream(request, dialect, call, exchange.follow())
@@ -106,18 +90,25 @@ class Carrier:
         return _answer(dialect, call, reply)
 
     async def _replay(self, request: Asked, dialect: Dialect, call: ModelCall, reply: ModelReply) -> web.StreamResponse:
+        """Give an answer that is on record once more."""
         if not call.stream:
             return _answer(dialect, call, reply)
         return await self._stream(request, dialect, call, _again(events_of(reply)))
 
     async def _stream(
-        self, request: Asked, dialect: Dialect, call: ModelCall, events: AsyncGenerator[Event | Refusal, None]
+        self,
+        request: Asked,
+        dialect: Dialect,
+        call: ModelCall,
+        events: AsyncGenerator[Event | Refusal, None],
+        tell: Callable[[Event | Refusal], None] = lambda event: None,
     ) -> web.StreamResponse:
         """Deliver events as they come. Once something was delivered, what goes wrong is told within the stream."""
         outlet = request.outlet = Outlet(request, dialect.stream_writer(call), self._config.keepalive_s)
         try:
             async with aclosing(events):
                 async for event in events:
+                    tell(event)
                     if isinstance(event, Refusal):
                         raise _refused(event)
                     outlet.put(event)
@@ -146,23 +137,34 @@ class Carrier:
                 request.transport.abort()
 
 
-async def _recorded(admission: Admission, exchange: Exchange, turn: Turn) -> AsyncGenerator[Event | Refusal, None]:
-    """The events of a turn, told to all who follow it. The answer is kept before its end is told."""
+async def _asked(admission: Admission, call: ModelCall) -> Turn:
     try:
-        async with aclosing(turn.stream()) as events:
-            async for event in events:
-                if isinstance(event, Refusal):
-                    exchange.settle(event)
-                else:
-                    exchange.add(event)
-                    if isinstance(event, End):
-                        reply = reply_of(exchange.events)
-                        exchange.settle(reply)
-                        admission.keep(exchange, turn, reply)
-                yield event
+        turn = await admission.session.ask(call)
     except RolloutError as error:
-        exchange.settle(error)
-        raise
+        raise told(error) from error
+    if isinstance(turn, Refusal):
+        raise _refused(turn)
+    return turn
+
+
+async def _whole(dialect: Dialect, admission: Admission, exchange: Exchange, turn: Turn) -> web.StreamResponse:
+    reply = await turn.complete()
+    exchange.settle(reply)
+    if isinstance(reply, Refusal):
+        raise _refused(reply)
+    admission.keep(exchange, turn, reply)
+    return _answer(dialect, exchange.call, reply)
+
+
+def _tell(admission: Admission, exchange: Exchange, turn: Turn, event: Event | Refusal) -> None:
+    """Let all who follow the call know. The answer is kept before its end is told."""
+    if isinstance(event, Refusal):
+        exchange.settle(event)
+    elif type(event) is End and turn.reply is not None:
+        admission.keep(exchange, turn, turn.reply)
+        exchange.settle(turn.reply)
+    else:
+        exchange.grown()
 
 
 async def _again(events: Iterable[Event]) -> AsyncGenerator[Event | Refusal, None]:

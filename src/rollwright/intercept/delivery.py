@@ -1,9 +1,8 @@
 """Answers, written straight to the connection.
 
-The heads of our answers are the same every time, so they are put together here and not from a table of headers; an
-event of a stream costs one write, and what is written in one turn of the loop leaves in one system call where the loop
-gathers writes, as uvloop does. A client that is gone is written to in vain and without an error: whether its call goes
-on without it is decided elsewhere.
+The heads of our answers are the same every time, so they are put together here and not from a table of headers. What a
+stream writes in one turn of the loop leaves in one system call. A client that is gone is written to in vain and without
+an error: whether its call goes on without it is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -80,6 +79,9 @@ class Outlet(web.StreamResponse):
         self._loop = asyncio.get_running_loop()
         self._written_at = self._loop.time()
         self._timer: asyncio.TimerHandle | None = self._loop.call_later(keepalive_s, self._tick)
+        self._pending: list[bytes] = []
+        """Written in this turn of the loop."""
+        self._head_sent = False
         self.begun = False
 
     @property
@@ -94,16 +96,12 @@ class Outlet(web.StreamResponse):
 
     def put(self, event: Event) -> None:
         data = self._writer.write(event)
-        if not self.begun:
-            data = self._begin() + data
-        if data:
-            self._write(data)
+        self._write(data if self.begun else self._begin() + data)
 
     def fail(self, message: str) -> None:
         """End the stream as the dialect tells an error."""
         data = self._writer.error(message)
         self._write(data if self.begun else self._begin() + data)
-        self.close()
 
     async def drained(self, within_s: float) -> None:
         """Wait until the client has taken most of it; TimeoutError if it does not."""
@@ -121,25 +119,43 @@ class Outlet(web.StreamResponse):
 
     async def write_eof(self, data: bytes = b"") -> None:
         self.close()
-        transport = self._request.transport
-        if self._chunked and self.begun and transport is not None:
-            transport.write(b"0\r\n\r\n")
+        if self.begun:
+            self._flush(last=True)
 
     def _begin(self) -> bytes:
-        """Send the head, and give the bytes that the dialect begins with."""
+        """The bytes that the dialect begins with. The head goes before them."""
         self.begun = True
-        transport = self._request.transport
-        if transport is not None:
-            coding = b"Transfer-Encoding: chunked\r\n" if self._chunked else b""
-            last = b"Connection: close\r\n" if self._closes else b""
-            transport.write(b"HTTP/1.1 200 OK\r\n%b%b%b\r\n" % (_STREAM_FIELDS, coding, last))
         return self._writer.open()
 
     def _write(self, data: bytes) -> None:
+        """What is written in one turn of the loop leaves together at its end: a system call costs as much as all the
+        rest of an event."""
+        if not data:
+            return
+        self._pending.append(data)
+        if len(self._pending) == 1:
+            self._loop.call_soon(self._flush)
+
+    def _flush(self, last: bool = False) -> None:
+        data = b"".join(self._pending)
+        self._pending.clear()
         transport = self._request.transport
-        if transport is not None:
-            transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
+        if transport is None:
+            return
+        if self._chunked:
+            chunk = b"%x\r\n%b\r\n" % (len(data), data) if data else b""
+            data = chunk + b"0\r\n\r\n" if last else chunk
+        if not self._head_sent:
+            self._head_sent = True
+            data = self._head() + data
+        if data:
+            transport.write(data)
             self._written_at = self._loop.time()
+
+    def _head(self) -> bytes:
+        coding = b"Transfer-Encoding: chunked\r\n" if self._chunked else b""
+        last = b"Connection: close\r\n" if self._closes else b""
+        return b"HTTP/1.1 200 OK\r\n%b%b%b\r\n" % (_STREAM_FIELDS, coding, last)
 
     def _tick(self) -> None:
         silent_s = self._loop.time() - self._written_at

@@ -26,8 +26,6 @@ class Exchange:
         self.events: list[Event] = []
         """What was streamed so far, for those who join late."""
         self.outcome: Outcome | None = None
-        self.heard = False
-        """The client that began it has seen its beginning. SDKs do not ask again for a stream that broke."""
         self.deserted = False
         """The client that began it is gone."""
         self.followers = 0
@@ -37,9 +35,8 @@ class Exchange:
 
     # For the request that drives it.
 
-    def add(self, event: Event) -> None:
-        self.events.append(event)
-        self.heard = True
+    def grown(self) -> None:
+        """Another event was streamed."""
         if self._changed is not None:
             self._tell()
 
@@ -58,7 +55,8 @@ class Exchange:
         self.deserted = True
         if self.outcome is not None or self.followers:
             return
-        if self.mark.comes_back and not self.heard and grace_s:
+        # SDKs do not ask again for a stream that broke after its beginning.
+        if self.mark.comes_back and not self.events and grace_s:
             self._reaper = asyncio.get_running_loop().call_later(grace_s, self._reap)
         else:
             self._task.cancel()
@@ -92,7 +90,7 @@ class Exchange:
 
     def unfollowed(self) -> None:
         self.followers -= 1
-        if self.deserted:
+        if self.deserted and self._reaper is None:
             self._reap()
 
     async def _news(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, asynccontextmanager
 
 import msgspec
 
@@ -102,12 +102,14 @@ class Serving:
     async def run_attempts(self, task: Task, attempts: Sequence[int], earlier: Sequence[Trace] = ()) -> list[Trace]:
         """The given attempts at one task. Group rewards also see `earlier` traces of the group, whose own scores stand
         and whose state is empty."""
-        async with asyncio.TaskGroup() as group:
-            running = [group.create_task(self._rollout(task, n), name=f"{task.id}#{n}") for n in attempts]
-            for rollout in running:
-                self._running.add(rollout)
-                rollout.add_done_callback(self._running.discard)
-        return await _score_group(task, [rollout.result() for rollout in running], earlier)
+        # What its rollouts keep outside of their traces, such as images, stays until the group is scored.
+        with ExitStack() as kept:
+            async with asyncio.TaskGroup() as group:
+                running = [group.create_task(self._rollout(task, n, kept), name=f"{task.id}#{n}") for n in attempts]
+                for rollout in running:
+                    self._running.add(rollout)
+                    rollout.add_done_callback(self._running.discard)
+            return await _score_group(task, [rollout.result() for rollout in running], earlier)
 
     async def close(self) -> None:
         """End what is still running. Idempotent."""
@@ -116,7 +118,7 @@ class Serving:
             rollout.cancel()
         await asyncio.gather(*running, return_exceptions=True)
 
-    async def _rollout(self, task: Task, attempt: int) -> Finished:
+    async def _rollout(self, task: Task, attempt: int, kept: ExitStack) -> Finished:
         environment = self._environment
         trace = LiveTrace(task.id, attempt)
         session = Session(
@@ -127,6 +129,7 @@ class Serving:
             limits=environment.limits,
             return_tokens=self._return_tokens,
         )
+        kept.callback(session.close)
         boxed = environment.harness.needs_runtime or hooks_of(type(task)).needs_runtime
         box = self._box(task, trace) if boxed else None
         rollout = Rollout(task, trace, session, environment.harness, environment.limits, box, self.interceptor)
