@@ -3,6 +3,7 @@
 from .building import cache_dir as cache_dir
 from .interpreters import provision as provision
 from .npm import NpmProgram as NpmProgram
+from .npm import host_platform as host_platform
 from .npm import provision_npm as provision_npm
 from .pep723 import Needs as Needs
 from .pep723 import needs_of as needs_of
