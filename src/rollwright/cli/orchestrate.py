@@ -12,6 +12,7 @@ import msgspec
 from rollwright import telemetry
 from rollwright.engines import Engine
 from rollwright.engines.factory import open_engine
+from rollwright.harnesses import make_harness
 from rollwright.orchestrator import Report, StepReport, orchestrate
 from rollwright.rollouts import Environment
 from rollwright.telemetry import LoopLagMonitor, MemoryTrimmer
@@ -61,7 +62,13 @@ async def _orchestrated(job: Job[OrchestrateCommand], talk: Talk) -> Report:
         engine = await stack.enter_async_context(open_engine(job.engine, settings.model))
         await prove(engine, job.engine)
         await _prove_tokens(engine, settings.model)
-        environment = Environment(job.taskset, runtime=settings.runtime, limits=settings.limits, pool=settings.pool)
+        environment = Environment(
+            job.taskset,
+            harness=make_harness(settings.harness),
+            runtime=settings.runtime,
+            limits=settings.limits,
+            pool=settings.pool,
+        )
         serving = await stack.enter_async_context(
             environment.serving(engine, settings.model, sampling=settings.sampling, return_tokens=True)
         )
