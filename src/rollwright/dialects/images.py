@@ -62,7 +62,7 @@ def decode(encoded: str, media_type: str) -> bytes:
     try:
         # Four times as fast as binascii, and stricter.
         return msgspec.convert(encoded, bytes)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, UnicodeError) as error:
         raise WireError(f"an image is not valid base64: {error}") from error
 
 

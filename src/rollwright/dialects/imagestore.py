@@ -110,8 +110,8 @@ class ImageStore:
     def _put(self, data: bytes, media_type: str, held: set[str]) -> Image:
         check_media_type(media_type)
         name = sha256(data).hexdigest()
-        if not self._held_again(name, held):
-            self._keep(name, _Kept(encode(data), b""), held)
+        if not self._hold(name, held):
+            self._hold(name, held, _Kept(encode(data), b""))
         return Image(name, media_type)
 
     def _put_text(self, encoded: str, media_type: str, held: set[str]) -> tuple[Image, bytes]:
@@ -122,40 +122,33 @@ class ImageStore:
         digest = sha256(text).digest()
         # A text that was seen before is not decoded again.
         known = self._by_text.get(digest)
-        if known is not None and self._held_again(known, held):
+        if known is not None and self._hold(known, held):
             return Image(known, media_type), digest
         data = decode(encoded, media_type)
         name = sha256(data).hexdigest()
         if not is_canonical(encoded, data):
             return self._put(data, media_type, held), b""
-        if not self._held_again(name, held, digest):
-            self._keep(name, _Kept(text, digest), held)
+        self._hold(name, held, _Kept(text, digest))
         return Image(name, media_type), digest
 
-    def _held_again(self, name: str, held: set[str], digest: bytes = b"") -> bool:
-        """Hold what is kept already, if it is."""
+    def _hold(self, name: str, held: set[str], new: _Kept | None = None) -> bool:
+        """Hold what is kept under a name, and keep `new` there if nothing is. Says whether there is something now."""
         with self._lock:
             kept = self._kept.get(name)
             if kept is None:
-                return False
-            if digest and not kept.digest:
-                kept.digest = digest
-                self._by_text[digest] = name
+                if new is None:
+                    return False
+                kept = self._kept[name] = self._in_memory[name] = new
+                self._memory_bytes += new.size
+            if new is not None and new.digest:
+                kept.digest = new.digest
+                self._by_text[new.digest] = name
             if name not in held:
                 held.add(name)
                 kept.holders += 1
-            return True
-
-    def _keep(self, name: str, kept: _Kept, held: set[str]) -> None:
-        with self._lock:
-            held.add(name)
-            kept.holders += 1
-            self._kept[name] = self._in_memory[name] = kept
-            if kept.digest:
-                self._by_text[kept.digest] = name
-            self._memory_bytes += kept.size
             while self._memory_bytes > self._budget_bytes:
                 self._spill(next(iter(self._in_memory)))
+            return True
 
     def _spill(self, name: str) -> None:
         kept = self._in_memory[name]

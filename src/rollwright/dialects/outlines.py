@@ -42,6 +42,7 @@ class Outline(NamedTuple):
 
 def outline(body: bytes, field: str, what: str) -> Outline:
     """The outline of a whole body. A `field` that is no list is no failure: it belongs to what follows."""
+    _check_text(body, 0, what)
     fields = read(_FIELDS, body, what)
     value = fields.get(field)
     if value is None:
@@ -55,6 +56,7 @@ def outline(body: bytes, field: str, what: str) -> Outline:
 def outline_rest(head: bytes, rest: bytes, at: int, what: str) -> Outline:
     """The outline from a border of the list: after its opening bracket or after one of its elements. `rest` is what
     stands from there, and `at` the offset of the border."""
+    _check_text(rest, at, what)
     before = b'{"%b":[' % _REST.encode() if at == len(head) else b'{"%b":[{}' % _REST.encode()
     text = before + rest
     shift = at - len(before)
@@ -67,6 +69,16 @@ def outline_rest(head: bytes, rest: bytes, at: int, what: str) -> Outline:
     if at != len(head):
         del elements[0]
     return _listed(head, text, len(before), shift, elements)
+
+
+def _check_text(body: bytes, shift: int, what: str) -> None:
+    """The JSON reader passes over fields that nobody asks for without looking at their text, and we hand them on."""
+    if body.isascii():
+        return
+    try:
+        body.decode()
+    except UnicodeDecodeError as error:
+        raise WireError(f"{what} is not UTF-8 at byte {error.start + shift}") from error
 
 
 def _value_of(body: bytes, fields: dict[str, msgspec.Raw], field: str, what: str) -> int:
