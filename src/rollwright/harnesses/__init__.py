@@ -15,5 +15,6 @@ from .registry import make_harness as make_harness
 from .session import Limits as Limits
 from .session import Session as Session
 from .turns import Turn as Turn
+from .turns import bare as bare
 from .watch import TaskGuard as TaskGuard
 from .watch import guard_of as guard_of

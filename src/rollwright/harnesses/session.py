@@ -17,7 +17,7 @@ from rollwright.wire import Message, ModelCall, ModelReply, RolloutError, Sampli
 
 from .conversations import Conversation, Heads
 from .guard import Guard, Refusal
-from .turns import Turn
+from .turns import Turn, bare
 
 T = TypeVar("T")
 
@@ -151,7 +151,7 @@ class Session:
         try:
             return await judging
         except RolloutError as error:
-            self.broken, self.stopped = error, Stop.FAILED
+            self.broken, self.stopped = bare(error), Stop.FAILED
             self.over.set()
             raise
 

@@ -20,6 +20,7 @@ from rollwright.wire import (
     Layer,
     ModelCall,
     ModelReply,
+    RolloutError,
     WireError,
     end_of,
     events_of,
@@ -120,7 +121,8 @@ class Turn:
             failure = msgspec.structs.replace(failure, message="nobody waited for the answer any longer")
         self._session.trace.abort(number, failure, heard=heard)
         if isinstance(error, EngineError):
-            self._session.broken = error
+            # Without its trail, which would keep the call and all that it holds.
+            self._session.broken = bare(error)
 
     async def _guarded(self, reply: ModelReply) -> ModelReply | Refusal:
         guard = self._session.guard
@@ -132,6 +134,11 @@ class Turn:
         elif verdict.stop is not None:
             self._session.stop(verdict.stop)
         return verdict
+
+
+def bare(error: RolloutError) -> RolloutError:
+    """The same error without the frames that it passed."""
+    return type(error)(str(error))
 
 
 def _whole(events: list[Event]) -> ModelReply:

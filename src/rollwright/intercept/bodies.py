@@ -25,7 +25,8 @@ class ByteBudget:
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     def __repr__(self) -> str:
-        return f"<ByteBudget {self.held} of {self.total} held, {len(self._waiting)} waiting>"
+        waiting = sum(not turn.done() for _, turn in self._waiting)
+        return f"<ByteBudget {self.held} of {self.total} held, {waiting} waiting>"
 
     async def take(self, amount: int, within_s: float) -> None:
         """Wait until `amount` is free; TimeoutError when it takes too long. More than there is counts as all."""
@@ -40,10 +41,10 @@ class ByteBudget:
                 await turn
         except BaseException:
             if turn.done() and not turn.cancelled():
-                self.give_back(amount)
+                self.held -= amount  # It was granted in the same turn of the loop in which its taker left.
             else:
-                self._waiting.remove((amount, turn))
-                self._admit()
+                turn.cancel()
+            self._admit()
             raise
 
     def give_back(self, amount: int) -> None:
@@ -51,10 +52,14 @@ class ByteBudget:
         self._admit()
 
     def _admit(self) -> None:
-        while self._waiting and self.held + self._waiting[0][0] <= self.total:
-            amount, turn = self._waiting.popleft()
-            self.held += amount
-            turn.set_result(None)
+        while self._waiting:
+            amount, turn = self._waiting[0]
+            if not turn.cancelled():
+                if self.held + amount > self.total:
+                    return
+                self.held += amount
+                turn.set_result(None)
+            self._waiting.popleft()
 
 
 class Bodies:

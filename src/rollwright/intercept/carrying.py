@@ -11,7 +11,7 @@ import msgspec
 from aiohttp import web
 
 from rollwright.dialects import Dialect
-from rollwright.harnesses import Refusal, Turn
+from rollwright.harnesses import Refusal, Turn, bare
 from rollwright.wire import End, Event, ModelCall, ModelReply, RolloutError, WireError, events_of
 
 from .admission import Admission
@@ -68,7 +68,7 @@ class Carrier:
             tell = partial(_tell, admission, exchange, turn)
             return await self._stream(request, dialect, exchange.call, turn.stream(), tell)
         except RolloutError as error:
-            exchange.settle(error)
+            exchange.settle(bare(error))
             raise told(error) from error
         finally:
             if exchange.outcome is None:

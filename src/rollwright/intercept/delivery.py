@@ -81,6 +81,7 @@ class Outlet(web.StreamResponse):
         self._timer: asyncio.TimerHandle | None = self._loop.call_later(keepalive_s, self._tick)
         self._pending: list[bytes] = []
         """Written in this turn of the loop."""
+        self._pending_bytes = 0
         self._head_sent = False
         self.begun = False
 
@@ -133,12 +134,17 @@ class Outlet(web.StreamResponse):
         if not data:
             return
         self._pending.append(data)
-        if len(self._pending) == 1:
+        self._pending_bytes += len(data)
+        if self._pending_bytes > _ONE_WRITE_BYTES:
+            # An engine that never waits must not fill the memory while the loop stands still.
+            self._flush()
+        elif len(self._pending) == 1:
             self._loop.call_soon(self._flush)
 
     def _flush(self, last: bool = False) -> None:
         data = b"".join(self._pending)
         self._pending.clear()
+        self._pending_bytes = 0
         transport = self._request.transport
         if transport is None:
             return
