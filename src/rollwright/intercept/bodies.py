@@ -9,7 +9,7 @@ from collections.abc import Callable
 from aiohttp import web
 
 from .config import InterceptConfig
-from .rejection import Rejected
+from .rejection import FINAL, Rejected
 
 _UNDECLARED_STEP = 2**18
 """Reserved at a time for a body that does not say how long it is."""
@@ -80,6 +80,8 @@ class Bodies:
         declared = request.content_length
         if declared is not None and declared > self._config.max_body_bytes:
             raise self._too_long()
+        if request.headers.get("content-encoding", "identity") != "identity":
+            raise Rejected(415, "compressed bodies are not read here", headers=FINAL, close=True)
         content = request.content
         if content.is_eof():
             # It came together with the headers: it is held already, so there is nothing to reserve or to wait for.

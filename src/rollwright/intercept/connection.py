@@ -89,6 +89,8 @@ class Switchboard(web.Server):
             max_field_size=MAX_HEADER_BYTES,
             max_headers=MAX_HEADERS,
             lingering_time=_LINGER_S,
+            # A few bytes may inflate to gigabytes, on the loop. No agent compresses what it sends to loopback.
+            auto_decompress=False,
         )
         self._max_connections = max_connections
         self.turned_away = 0
