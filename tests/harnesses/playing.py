@@ -66,11 +66,14 @@ class Nothing(Taskset, frozen=True):
 
 
 @contextlib.asynccontextmanager
-async def serving(kind, answer=play, *, runtime="subprocess", limits=None, settings=None, engine=None):
+async def serving(
+    kind, answer=play, *, runtime="subprocess", limits=None, settings=None, engine=None, return_tokens=False
+):
     """Rollouts by one harness, with a function for a model."""
     harness = make_harness(harness_config(kind, settings))
     environment = Environment(Nothing(), harness=harness, runtime=runtime_config(runtime, {}), limits=limits)
-    async with environment.serving(engine or FunctionEngine(answer), "scripted") as open_:
+    engine = engine or FunctionEngine(answer)
+    async with environment.serving(engine, "scripted", return_tokens=return_tokens) as open_:
         yield open_
 
 

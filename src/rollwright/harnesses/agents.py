@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from rollwright.runtimes import ExecResult, Runtime
-from rollwright.runtimes.provision import NpmProgram, host_platform, provision_npm
+from rollwright.runtimes.provision import NpmProgram, find_npm, host_platform, provision_npm
 from rollwright.tasks import Task
 from rollwright.wire import HarnessError, RuntimeFault, UsageError
 
@@ -64,12 +65,18 @@ class AgentHarness(ProgramHarness):
         return trouble_of(result)
 
     @classmethod
-    async def install(cls) -> str:
+    async def install(cls) -> Path:
         """Where the program lies on this host, fetched if need be."""
         platform = host_platform()
         if not platform:
             raise UsageError(f"{cls.kind} is not published for this platform; name a program with harness.program")
-        return str(await provision_npm(cls.npm_program(platform)))
+        return await provision_npm(cls.npm_program(platform))
+
+    @classmethod
+    def installed(cls) -> Path | None:
+        """Where it lies, if it is fetched already. Blocks on the disk."""
+        platform = host_platform()
+        return find_npm(cls.npm_program(platform)) if platform else None
 
     async def drive(self, runtime: Runtime, door: Door, model: str, task: Task) -> Outcome:
         program = self.config.program or await self._installed(runtime)
@@ -90,6 +97,6 @@ class AgentHarness(ProgramHarness):
                 f"image that has {self.kind} and name its program with --harness.program"
             )
         try:
-            return await self.install()
+            return str(await self.install())
         except (RuntimeFault, UsageError) as error:
             raise HarnessError(f"{self.kind} {self.version} cannot be had: {error}") from error

@@ -11,7 +11,7 @@ from .agents import AgentConfig, AgentHarness, Start
 from .contract import Door
 
 _KEY = "ROLLWRIGHT_KEY"
-_RETRIES = 2
+_RETRIES = 1
 _IDLE_MS = 3_600_000
 
 

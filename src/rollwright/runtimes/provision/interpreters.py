@@ -28,6 +28,12 @@ async def provision(script: Path, *, timeout_s: float = DEADLINE_S) -> Path:
     return await _flights.join(str(place), lambda: _provision(needs, place, timeout_s))
 
 
+def find_interpreter(script: Path) -> Path | None:
+    """The interpreter that has what `script` declares, if it is made already. Blocks on the disk."""
+    _, place, ready = _look_up(script)
+    return _python(place) if ready else None
+
+
 def _look_up(script: Path) -> tuple[Needs, Path, bool]:
     needs = needs_of(script)
     place = cache_dir() / "scripts" / needs.key

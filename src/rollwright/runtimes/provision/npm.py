@@ -50,7 +50,7 @@ def host_platform() -> str:
 
 async def provision_npm(program: NpmProgram, *, timeout_s: float = DEADLINE_S) -> Path:
     """The file of `program` on this host, fetched if need be. Callers at the same time share the work."""
-    found = await in_thread(_ready, program)
+    found = await in_thread(find_npm, program)
     if found is not None:
         return found
     return await _flights.join(str(program.place), lambda: _provision(program, timeout_s))
@@ -60,7 +60,7 @@ async def _provision(program: NpmProgram, timeout_s: float) -> Path:
     place = program.place
     try:
         async with asyncio.timeout(timeout_s), locked(place):
-            found = await in_thread(_ready, program)
+            found = await in_thread(find_npm, program)
             if found is not None:
                 return found
             await in_thread(shutil.rmtree, place, ignore_errors=True)
@@ -83,7 +83,7 @@ def _npm(program: NpmProgram) -> list[str]:
     return [*words, f"{program.package}@{program.version}"]
 
 
-def _ready(program: NpmProgram) -> Path | None:
+def find_npm(program: NpmProgram) -> Path | None:
     """The program, if it was fetched to its end and is still there."""
     return _file(program) if is_marked(program.place) else None
 
