@@ -35,6 +35,12 @@ def agent(request):
     return had(request.param)
 
 
+@pytest.fixture(params=["codex", "claude-code"])
+def quick_agent(request):
+    """Those that start in a moment, for what need not be seen with each of them."""
+    return had(request.param)
+
+
 def had(name):
     if no_sandbox():
         pytest.skip(no_sandbox())
@@ -63,35 +69,28 @@ async def test_an_agent_solves_its_task_with_no_network_but_its_door(agent):
     check_solved(agent, await rolled_out(agent, runtime="sandbox"))
 
 
-@pytest.mark.parametrize("name", ["codex", "claude-code"])
-async def test_an_agents_rollout_can_be_trained_on_token_for_token(name):
+async def test_an_agents_rollout_can_be_trained_on_token_for_token(quick_agent):
     """Through a relay to a token engine: every branch carries what the engine saw and sampled."""
-    had(name)
     async with ScriptedServer(ScriptedConfig(tokens=True), lambda call, rng: play(call)) as server:
         relay = RelayEngine(RelayConfig(base_url=server.base_url), model="scripted")
-        async with relay, serving(name, engine=relay, runtime="sandbox", return_tokens=True) as open_:
+        async with relay, serving(quick_agent, engine=relay, runtime="sandbox", return_tokens=True) as open_:
             trace = await open_.run(Answer(id="answer", prompt=PROMPT))
         # The start-up probe offers no tools.
         said = [entry.tokens.completion_ids.tolist() for entry in server.log if entry.call.tools]
-    check_solved(name, trace)
+    check_solved(quick_agent, trace)
     assert (trace.trainable, trace.untrainable) == (True, "")
     assert [call.tokens.ids[call.tokens.sampled].tolist() for call in trace.calls] == said
     assert [call.tokens.base for call in trace.calls] == [-1, 0, 1], "each call continues the tape of the one before"
 
 
-@pytest.mark.parametrize("name", ["codex", "claude-code"])
-async def test_an_agent_that_is_refused_a_call_ends_and_is_scored(name):
-    had(name)
-    trace = await rolled_out(name, runtime="sandbox", limits=Limits(max_turns=1))
+async def test_an_agent_that_is_refused_a_call_ends_and_is_scored(quick_agent):
+    trace = await rolled_out(quick_agent, runtime="sandbox", limits=Limits(max_turns=1))
     assert (trace.failure, trace.stop, trace.reward, len(trace.calls)) == (None, Stop.TURNS_SPENT, 1.0, 1)
 
 
-@pytest.mark.parametrize("name", ["codex", "claude-code"])
-async def test_an_engine_that_refuses_is_not_the_agents_fault(name):
-    had(name)
-
+async def test_an_engine_that_refuses_is_not_the_agents_fault(quick_agent):
     def refuse(call):
         raise EngineRefused("no such model")
 
-    trace = await rolled_out(name, refuse, runtime="sandbox")
+    trace = await rolled_out(quick_agent, refuse, runtime="sandbox")
     assert (trace.failure.layer, trace.failure.message) == (Layer.ENGINE, "no such model")
