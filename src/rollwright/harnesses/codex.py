@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from rollwright.runtimes.provision import NpmProgram
+from rollwright.traces.toml import toml_value
 
 from .agents import AgentConfig, AgentHarness, Start
 from .contract import Door
@@ -52,7 +52,6 @@ class CodexHarness(AgentHarness):
         }
         if system:
             settings["developer_instructions"] = system
-        # A value is read as TOML, in which strings, numbers, switches and lists are written as in JSON.
-        words = [word for name, value in settings.items() for word in ("-c", f"{name}={json.dumps(value)}")]
+        words = [word for name, value in settings.items() for word in ("-c", f"{name}={toml_value(value)}")]
         words += ["--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"]
         return Start(("exec", *words, "-"), {_KEY: door.key}, prompt)
