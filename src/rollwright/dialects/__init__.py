@@ -6,6 +6,7 @@ from .contract import StreamWriter as StreamWriter
 from .forms import Form as Form
 from .images import Hashes as Hashes
 from .images import Images as Images
+from .images import get_base64 as get_base64
 from .imagestore import ImageHold as ImageHold
 from .imagestore import ImageStore as ImageStore
 from .registry import DIALECTS as DIALECTS
