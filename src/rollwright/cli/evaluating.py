@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from rollwright.engines.factory import open_engine
+from rollwright.harnesses import make_harness
 from rollwright.rollouts import Environment, Evaluation, Recorder
 from rollwright.runtimes import RuntimePool
 from rollwright.tasks import hooks_of
@@ -63,7 +64,13 @@ class EvalRun:
             # Watched from here on: opening an engine imports its client, and no rollout waits for that.
             await stack.enter_async_context(self._monitor)
             run = stack.enter_context(await asyncio.to_thread(self._opened))
-            environment = Environment(job.taskset, runtime=settings.runtime, limits=settings.limits, pool=settings.pool)
+            environment = Environment(
+                job.taskset,
+                harness=make_harness(settings.harness),
+                runtime=settings.runtime,
+                limits=settings.limits,
+                pool=settings.pool,
+            )
             serving = await stack.enter_async_context(
                 environment.serving(engine, settings.model, sampling=settings.sampling)
             )

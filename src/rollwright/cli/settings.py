@@ -7,7 +7,8 @@ from typing import Any, ClassVar, Literal
 import msgspec
 
 from rollwright.engines.config import EngineConfig
-from rollwright.harnesses import Limits
+from rollwright.harnesses import HarnessConfig, Limits
+from rollwright.harnesses.registry import ChatConfig
 from rollwright.runtimes import PoolConfig, RuntimeConfig, SubprocessConfig
 from rollwright.tasks import Taskset
 from rollwright.telemetry.publishing import MetricsConfig
@@ -20,6 +21,7 @@ ALIASES = {
     "-c": "concurrency",
     "-o": "output",
     "--engine": "engine.kind",
+    "--harness": "harness.kind",
     "--runtime": "runtime.kind",
 }
 
@@ -47,6 +49,8 @@ class RolloutSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Settings of the taskset; name one before --help to see them."""
     engine: EngineConfig = EngineConfig()
     """Where tokens come from."""
+    harness: HarnessConfig = ChatConfig()
+    """The program that drives the model; name its kind with --harness before --help to see its settings."""
     sampling: Sampling = Sampling()
     """How tokens are drawn; none leaves the choice to the engine."""
     limits: Limits = Limits()

@@ -83,6 +83,9 @@ class CpuSlots:
         self._free += 1
 
 
+UNCOUNTED = CpuSlots(1 << 40)
+"""For programs that mostly wait for others: they neither queue nor hold a slot that a script could use."""
+
 _defaults: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, CpuSlots] = weakref.WeakKeyDictionary()
 
 
