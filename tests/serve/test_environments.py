@@ -74,3 +74,14 @@ def test_serve_and_ctl_from_the_command_line(tmp_path):
     gone = rollwright("ctl", "status", "-s", str(file), cwd=tmp_path)
     assert gone.returncode == 2
     assert "is it running?" in gone.stderr
+
+
+def test_eval_with_workers_gives_what_it_gives_alone(tmp_path):
+    argv = ["eval", "reverse-text", "-n", "6", "-r", "2", "--json"]
+    alone = rollwright(*argv, "-o", "alone", cwd=tmp_path)
+    served = rollwright(*argv, "-o", "served", "--workers", "2", cwd=tmp_path)
+    assert (alone.returncode, served.returncode) == (0, 0), served.stderr
+    one, other = (json.loads(run.stdout.splitlines()[-1]) for run in (alone, served))
+    same = ("planned", "finished", "failed", "reward_mean", "pass_at", "scores", "usage", "stops")
+    assert {key: other[key] for key in same} == {key: one[key] for key in same}
+    assert other["finished"] == 12

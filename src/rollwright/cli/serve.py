@@ -8,20 +8,19 @@ import os
 import signal
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar, Literal, TypeVar
+from typing import ClassVar, Literal
 
 import msgspec
 
 from rollwright import telemetry
-from rollwright.serve import Address, BrokerSettings, EnvironmentSpec, SlotSettings, serving
+from rollwright.serve import Address, BrokerSettings, SlotSettings, serving
 from rollwright.serve.environments import HOST
 from rollwright.wire import UsageError
 
-from .resolve import Resolved, resolve
+from .resolve import resolve
+from .served import environment_spec
 from .settings import RolloutSettings, check_count
 from .talk import Talk, result
-
-S = TypeVar("S", bound=RolloutSettings)
 
 ADDRESS_FILE = "server.json"
 
@@ -57,33 +56,19 @@ def main(argv: Sequence[str], talk: Talk) -> int:
     if resolved is None:
         return 0
     settings = resolved.settings
-    broker = broker_settings(resolved, settings.workers, settings.capacity, settings.slots, settings.return_tokens)
+    engine = resolved.engine_config(tokens=settings.return_tokens)
+    broker = BrokerSettings(
+        workers=settings.workers,
+        capacity=settings.capacity,
+        host=HOST,
+        options=environment_spec(settings, resolved.taskset_name, engine, tokens=settings.return_tokens).encode(),
+        slots=settings.slots,
+    )
     if settings.dry_run:
         result(msgspec.json.format(msgspec.json.encode(broker)).decode())
         return 0
     place = Path(settings.output or f"serve/{resolved.taskset_name}")
     return telemetry.run(_serve(settings, broker, place / ADDRESS_FILE, talk))
-
-
-def broker_settings(
-    resolved: Resolved[S], workers: int, capacity: int, slots: SlotSettings, tokens: bool
-) -> BrokerSettings:
-    """What a broker and its workers are told, from the settings of a verb that rolls out."""
-    settings = resolved.settings
-    runtime = msgspec.to_builtins(settings.runtime)
-    spec = EnvironmentSpec(
-        taskset=resolved.taskset_name,
-        options=msgspec.to_builtins(settings.taskset),
-        model=settings.model,
-        engine=resolved.engine_config(tokens=tokens),
-        sampling=settings.sampling,
-        limits=settings.limits,
-        runtime=runtime.pop("kind"),
-        runtime_settings=runtime,
-        pool=settings.pool,
-        return_tokens=tokens,
-    )
-    return BrokerSettings(workers=workers, capacity=capacity, host=HOST, options=spec.encode(), slots=slots)
 
 
 async def _serve(settings: ServeSettings, broker: BrokerSettings, file: Path, talk: Talk) -> int:

@@ -79,6 +79,8 @@ class EvalSettings(RolloutSettings, frozen=True, kw_only=True, forbid_unknown_fi
     """Rollouts of each task."""
     concurrency: int = 32
     """Rollouts in flight at once. Tasks that score their rollouts together take one place per group."""
+    workers: int = 0
+    """Worker processes that run the rollouts, behind a broker; 0 runs them in this process."""
     shuffle: bool = False
     """Choose the tasks in an order drawn with the seed, instead of the taskset's own."""
     pass_threshold: float = 1.0
@@ -96,6 +98,7 @@ class EvalSettings(RolloutSettings, frozen=True, kw_only=True, forbid_unknown_fi
     may_change: ClassVar[frozenset[str]] = frozenset(
         {
             "concurrency",
+            "workers",
             "engine.relay.api_key_env",
             "engine.relay.max_connections",
             "engine.relay.max_concurrency",
@@ -118,6 +121,8 @@ class EvalSettings(RolloutSettings, frozen=True, kw_only=True, forbid_unknown_fi
         super().__post_init__()
         check_count("rollouts", "-r", self.rollouts)
         check_count("concurrency", "-c", self.concurrency)
+        if self.workers < 0:
+            raise UsageError(f"workers is {self.workers}; set it to 0 or more")
 
 
 def check_count(name: str, flag: str, value: int | str) -> None:

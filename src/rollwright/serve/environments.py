@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 
 from rollwright.engines import Engine, EngineConfig, open_engine
-from rollwright.harnesses import Limits
+from rollwright.harnesses import Limits, make_harness
+from rollwright.harnesses.registry import harness_config
 from rollwright.rollouts import Environment, Serving
 from rollwright.runtimes import PoolConfig, runtime_config
 from rollwright.tasks import Task, load_tasks, make_taskset
@@ -34,6 +35,9 @@ class EnvironmentSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     engine: EngineConfig = EngineConfig()
     sampling: Sampling = Sampling()
     limits: Limits = Limits()
+    harness: str = "chat"
+    """Its kind."""
+    harness_settings: dict[str, Any] = {}
     runtime: str = "subprocess"
     """Its kind."""
     runtime_settings: dict[str, Any] = {}

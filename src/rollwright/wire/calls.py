@@ -219,9 +219,7 @@ class ReplyBuilder:
         if self._end is None:
             raise WireError("the stream was cut before its end")
         end = self._end
-        return ModelReply(
-            self.message(), end.finish, end.usage, end.tokens, end.policy_version, end.model, end.queue_s
-        )
+        return ModelReply(self.message(), end.finish, end.usage, end.tokens, end.policy_version, end.model, end.queue_s)
 
 
 def reply_of(events: Iterable[Event]) -> ModelReply:
