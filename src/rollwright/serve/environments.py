@@ -58,7 +58,11 @@ async def environment_host(options: str) -> AsyncIterator[Host]:
     taskset = make_taskset(spec.taskset, spec.options)
     tasks = {task.id: task for task in await asyncio.to_thread(load_tasks, taskset)}
     environment = Environment(
-        taskset, runtime=runtime_config(spec.runtime, spec.runtime_settings), limits=spec.limits, pool=spec.pool
+        taskset,
+        harness=make_harness(harness_config(spec.harness, spec.harness_settings)),
+        runtime=runtime_config(spec.runtime, spec.runtime_settings),
+        limits=spec.limits,
+        pool=spec.pool,
     )
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(MemoryTrimmer())
