@@ -43,6 +43,11 @@ provision_scripts() {
     "$VENV/bin/python" -m rollwright.runtimes.provision src/rollwright/tasks/builtin/scripts/verify_math.py >/dev/null
 }
 
+# Agents that others publish, about 1.5 GB with all that they bring. Kept outside of the tree, so this is done once.
+install_agents() {
+    "$VENV/bin/python" -m rollwright.harnesses.install all >/dev/null
+}
+
 # Packages of the system that some tests need. Only root on a machine with apt can; elsewhere those tests skip and say so.
 install_system_packages() {
     local missing=()

@@ -178,6 +178,19 @@ def test_the_kind_of_box_brings_its_own_settings(place: Path) -> None:
     assert resolved("sums.py", "@box.toml", "--runtime.image", "b").settings.runtime.image == "b"  # type: ignore[attr-defined]
 
 
+def test_the_kind_of_harness_brings_its_own_settings(place: Path) -> None:
+    from rollwright.harnesses import HARNESS_KINDS
+
+    assert resolved("sums.py").settings.harness == HARNESS_KINDS["chat"]()
+    settings = resolved("sums.py", "--harness", "bash", "--harness.max-turns", "3", "--runtime", "sandbox").settings
+    assert settings.harness == HARNESS_KINDS["bash"](max_turns=3)
+    words = ["--harness", "command", "--harness.argv", "agent", "{prompt}", "--harness.env", "A", "{key}"]
+    found = resolved("sums.py", *words)
+    assert found.settings.harness == HARNESS_KINDS["command"](argv=("agent", "{prompt}"), env={"A": "{key}"})
+    Path("again.toml").write_text(write_toml(config_of(found.settings, "sums.py")))
+    assert resolved("@again.toml").settings.harness == found.settings.harness
+
+
 def test_a_run_in_another_box_is_read_back_from_its_own_file(place: Path) -> None:
     found = resolved("sums.py", "--runtime", "docker", "--pool.max-boxes", "3")
     Path("again.toml").write_text(write_toml(config_of(found.settings, "sums.py")))
@@ -193,6 +206,10 @@ def test_a_run_in_another_box_is_read_back_from_its_own_file(place: Path) -> Non
         (["--runtime.image", "x"], "--runtime.image is a setting of docker"),
         (["--runtime.imgae", "x"], "--runtime.imgae is not a setting of eval; did you mean --runtime.image?"),
         (["--pool.max-boxes", "0"], "pool.max_boxes is 0; set it to 1 or more"),
+        (["--harness", "claud-code"], "harness 'claud-code' is not known; did you mean 'claude-code'?"),
+        (["--harness.argv", "x"], "--harness.argv is a setting of command harnesses; add --harness command"),
+        (["--harness", "bash", "--harness.max-turns", "0"], "harness.max_turns is 0; set it above 0"),
+        (["--harness", "command", "--harness.argv", "x", "{key}"], "harness.argv holds {key}"),
     ],
 )
 def test_a_box_that_makes_no_sense_is_refused_in_one_sentence(place: Path, argv: list[str], told: str) -> None:

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 from hypothesis import strategies as st
 
-from rollwright.dialects import DIALECTS, MemoryImages
+from rollwright.dialects import DIALECTS, ImageStore
 from rollwright.wire import (
     CallTokens,
     Finish,
@@ -30,7 +30,7 @@ from rollwright.wire import (
     events_of,
 )
 
-IMAGES = MemoryImages()
+IMAGES = ImageStore()
 NAMES = tuple(DIALECTS)
 
 texts = st.text(st.characters(codec="utf-8"), max_size=12)
@@ -109,6 +109,7 @@ def model_calls(dialect: str) -> st.SearchStrategy[ModelCall]:
             stop=st.lists(said, max_size=2).map(tuple),
         ),
         stream=st.booleans(),
+        dialect=st.just(dialect),
         return_tokens=st.booleans() if dialect == "chat" else st.just(False),
         extra=st.dictionaries(names.map("x_".__add__), json_values, max_size=3),
     )

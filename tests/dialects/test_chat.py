@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dialects.cases import IMAGES, plain, read_cut, stream_of
-from rollwright.dialects import DIALECTS, MemoryImages
+from rollwright.dialects import DIALECTS, ImageStore
 from rollwright.wire import (
     CallTokens,
     EngineRefused,
@@ -70,7 +70,7 @@ def test_tools_that_are_no_functions_pass_through():
     tools = [{"type": "custom", "custom": {"name": "grep"}}, {"type": "function", "function": {"name": "f"}}]
     call = read(tools=tools)
     assert [tool.name for tool in call.tools] == ["f"]
-    assert json.loads(CHAT.write_request(call, IMAGES))["tools"] == [tools[1], tools[0]]
+    assert json.loads(CHAT.write_request(call, IMAGES))["tools"] == tools
 
 
 def test_several_answers_are_refused():
@@ -91,7 +91,7 @@ def test_an_assistant_turn_with_reasoning_null_content_and_calls():
 
 
 def test_a_repeated_image_is_stored_once():
-    images = MemoryImages()
+    images = ImageStore()
     url = "data:image/png;base64," + base64.b64encode(b"x" * 1000).decode()
     part = {"type": "image_url", "image_url": {"url": url, "detail": "low"}}
     messages = [{"role": "user", "content": [part]}] * 45
@@ -111,7 +111,7 @@ def test_an_image_without_bytes_is_refused(url):
 
 def test_an_image_that_the_store_lacks_is_refused_when_written():
     with pytest.raises(WireError, match="not in this store of 0 images"):
-        CHAT.write_request(ModelCall("m", (Message("user", (Image("0" * 64, "image/png"),)),)), MemoryImages())
+        CHAT.write_request(ModelCall("m", (Message("user", (Image("0" * 64, "image/png"),)),)), ImageStore())
 
 
 def test_a_tool_message_holds_results_only():

@@ -109,7 +109,7 @@ def test_server_tools_and_unknown_fields_pass_through():
     call = read(tools=tools, thinking={"type": "enabled", "budget_tokens": 1024}, top_k=5)
     assert [tool.name for tool in call.tools] == ["f"]
     body = json.loads(MESSAGES.write_request(call, IMAGES))
-    assert body["tools"] == [tools[1], tools[0]]
+    assert body["tools"] == tools
     assert (body["thinking"], body["top_k"]) == ({"type": "enabled", "budget_tokens": 1024}, 5)
 
 

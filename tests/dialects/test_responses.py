@@ -73,8 +73,10 @@ def test_a_reference_to_an_earlier_response_is_refused():
 
 
 def test_items_that_we_do_not_know_are_refused_by_name():
-    with pytest.raises(WireError, match="local_shell_call"):
-        read(input=[{"type": "local_shell_call", "call_id": "1"}])
+    with pytest.raises(WireError, match="hologram_call"):
+        read(input=[{"type": "hologram_call", "call_id": "1"}])
+    with pytest.raises(WireError, match="send it whole"):
+        read(input=[{"type": "item_reference", "id": "msg_1"}])
     with pytest.raises(WireError, match="role 'robot'"):
         read(input=[{"role": "robot", "content": "x"}])
 
@@ -100,7 +102,7 @@ def test_other_tools_and_unknown_fields_pass_through():
     call = read(tools=tools, include=["reasoning.encrypted_content"], store=False)
     assert call.tools == (ToolSpec("f", "", {"type": "object"}),)
     body = json.loads(RESPONSES.write_request(call, IMAGES))
-    assert [tool["type"] for tool in body["tools"]] == ["function", "web_search"]
+    assert [tool["type"] for tool in body["tools"]] == ["web_search", "function"]
     assert (body["include"], body["store"]) == (["reasoning.encrypted_content"], False)
 
 

@@ -16,7 +16,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from rollwright.dialects import DIALECTS, MemoryImages, write_models
+from rollwright.dialects import DIALECTS, ImageStore, write_models
 from rollwright.dialects.sse import SseReader
 from rollwright.wire import (
     Finish,
@@ -64,7 +64,7 @@ class Player:
         self.reply = reply
         self.calls: list[ModelCall] = []
         self.keys: list[str] = []
-        self.images = MemoryImages()
+        self.images = ImageStore()
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         dialect = next(dialect for dialect in DIALECTS.values() if dialect.path == request.path)

@@ -42,6 +42,7 @@ class Wandering:
     """A harness that plays moves: several conversations, branches and fresh starts in one rollout."""
 
     needs_runtime = False
+    needs_door = False
 
     def __init__(self, story):
         self.story = story

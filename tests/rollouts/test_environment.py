@@ -134,6 +134,7 @@ async def test_an_engine_that_is_away_is_the_engines_fault():
 
 class Breaking:
     needs_runtime = False
+    needs_door = False
 
     def __init__(self, error):
         self.error = error

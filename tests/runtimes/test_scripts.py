@@ -208,3 +208,14 @@ async def test_queueing_is_told_apart_from_the_deadline(tmp_path, cache, script)
     assert timed_out.ending is Ending.TIMED_OUT
     assert timed_out.queue_s > 0.3, "it waited longer than its deadline, and then had all of its deadline"
     assert timed_out.wall_s >= 0.3
+
+
+@pytest.mark.parametrize("warm", [False, True])
+async def test_a_program_that_waits_for_others_holds_no_slot(tmp_path, cache, script, warm):
+    """An agent waits minutes for its model, and nobody else's script may wait for it."""
+    slots = CpuSlots(1)
+    async with SubprocessRuntime(SubprocessConfig(directory=str(tmp_path)), slots=slots) as box, slots.take():
+        async with asyncio.timeout(60):
+            result = await box.run_script(script, warm=warm, takes_slot=False)
+    assert (result.exit_code, result.queue_s) == (3, 0.0)
+    assert repr(slots) == "<CpuSlots 0 of 1 taken, 0 waiting>"

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollwright.telemetry import MemoryTrimmer, peak_rss_bytes, rss_bytes
-from rollwright.telemetry.memory import MB, TrimPacer, find_malloc_trim
+from rollwright.telemetry.memory import MB, RestPacer, TrimPacer, find_malloc_trim
 
 
 def test_rss_is_that_of_this_process():
@@ -46,6 +46,16 @@ def test_trims_are_never_closer_than_the_interval(steps):
             pacer.trimmed(now, rss)
             trims.append(now)
     assert all(later - earlier >= 10.0 for earlier, later in itertools.pairwise(trims))
+
+
+def test_a_rest_after_work_is_noticed_once():
+    pacer = RestPacer(now=0.0, cpu_s=0.0)
+    assert not any(pacer.due(float(second), 0.0) for second in range(1, 10)), "it has not worked"
+    assert not any(pacer.due(10.0 + second, 0.8 * second) for second in range(1, 10)), "it works"
+    assert [pacer.due(20.0 + second, 8.0 + 0.01 * second) for second in range(6)].count(True) == 1
+    assert not any(pacer.due(30.0 + second, 8.1 + 0.01 * second) for second in range(60))
+    assert not pacer.due(100.0, 20.0)
+    assert pacer.due(103.0, 20.0)
 
 
 class FakeHeap:

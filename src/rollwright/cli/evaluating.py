@@ -11,7 +11,8 @@ from pathlib import Path
 import msgspec
 
 from rollwright.engines.factory import open_engine
-from rollwright.rollouts import Environment, Evaluation, Recorder
+from rollwright.harnesses import make_harness
+from rollwright.rollouts import Attempts, Environment, Evaluation, Recorder
 from rollwright.runtimes import RuntimePool
 from rollwright.tasks import hooks_of
 from rollwright.telemetry import LoopLagMonitor, MemoryTrimmer, Metrics, publish_health, started
@@ -58,16 +59,8 @@ class EvalRun:
         settings = job.settings
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._trimmer)
-            engine = await stack.enter_async_context(open_engine(job.engine, settings.model))
-            await prove(engine, job.engine)
-            # Watched from here on: opening an engine imports its client, and no rollout waits for that.
-            await stack.enter_async_context(self._monitor)
+            serving = await self._serving(stack)
             run = stack.enter_context(await asyncio.to_thread(self._opened))
-            environment = Environment(job.taskset, runtime=settings.runtime, limits=settings.limits, pool=settings.pool)
-            serving = await stack.enter_async_context(
-                environment.serving(engine, settings.model, sampling=settings.sampling)
-            )
-            self._pool = serving.pool
             recorder = await stack.enter_async_context(Recorder(run))
             evaluation = Evaluation(
                 serving,
@@ -81,6 +74,34 @@ class EvalRun:
             )
             interrupts.guard(evaluation)
             return await self._carry_out(evaluation, run, interrupts)
+
+    async def _serving(self, stack: AsyncExitStack) -> Attempts:
+        """The environment, served in this process or by workers. The loop is watched from when it is open: opening an
+        engine imports its client, and no rollout waits for that."""
+        job, settings = self._job, self._job.settings
+        if settings.workers:
+            from .served import environment_spec, served
+
+            spec = environment_spec(settings, job.taskset_name, job.engine)
+            client = served(spec, workers=settings.workers, concurrency=settings.concurrency)
+            workers = await stack.enter_async_context(client)
+            await stack.enter_async_context(self._monitor)
+            return workers
+        engine = await stack.enter_async_context(open_engine(job.engine, settings.model))
+        await prove(engine, job.engine)
+        await stack.enter_async_context(self._monitor)
+        environment = Environment(
+            job.taskset,
+            harness=make_harness(settings.harness),
+            runtime=settings.runtime,
+            limits=settings.limits,
+            pool=settings.pool,
+        )
+        serving = await stack.enter_async_context(
+            environment.serving(engine, settings.model, sampling=settings.sampling)
+        )
+        self._pool = serving.pool
+        return serving
 
     async def _carry_out(self, evaluation: Evaluation, run: RunDirectory, interrupts: Interrupts) -> int:
         """Run it, and leave a summary however it ends."""

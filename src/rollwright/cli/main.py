@@ -20,6 +20,8 @@ from .talk import Talk, TalkHandler, result
 VERBS = {
     "eval": "evaluate a model on a taskset",
     "orchestrate": "roll out groups and write one batch of samples per step",
+    "serve": "serve an environment with worker processes behind a broker",
+    "ctl": "give orders to a running server",
     "doctor": "say what works on this machine",
 }
 

@@ -10,12 +10,13 @@ from pathlib import Path
 import msgspec
 
 from rollwright import telemetry
-from rollwright.engines import Engine
+from rollwright.engines import prove_tokens
 from rollwright.engines.factory import open_engine
+from rollwright.harnesses import make_harness
 from rollwright.orchestrator import Report, StepReport, orchestrate
 from rollwright.rollouts import Environment
 from rollwright.telemetry import LoopLagMonitor, MemoryTrimmer
-from rollwright.wire import EngineRefused, ModelCall, Sampling, UsageError, user
+from rollwright.wire import UsageError
 
 from .batching import OrchestrateCommand
 from .interrupts import Interrupts
@@ -60,22 +61,20 @@ async def _orchestrated(job: Job[OrchestrateCommand], talk: Talk) -> Report:
         await stack.enter_async_context(LoopLagMonitor())
         engine = await stack.enter_async_context(open_engine(job.engine, settings.model))
         await prove(engine, job.engine)
-        await _prove_tokens(engine, settings.model)
-        environment = Environment(job.taskset, runtime=settings.runtime, limits=settings.limits, pool=settings.pool)
+        await prove_tokens(engine, settings.model)
+        environment = Environment(
+            job.taskset,
+            harness=make_harness(settings.harness),
+            runtime=settings.runtime,
+            limits=settings.limits,
+            pool=settings.pool,
+        )
         serving = await stack.enter_async_context(
             environment.serving(engine, settings.model, sampling=settings.sampling, return_tokens=True)
         )
         return await orchestrate(
             settings.orchestration(), serving, job.tasks, on_step=lambda step: talk.say(step_line(step))
         )
-
-
-async def _prove_tokens(engine: Engine, model: str) -> None:
-    """A proxy may strip token ids from answers; then nothing could be trained on, and it is better to know now."""
-    call = ModelCall(model, (user("Say ok."),), sampling=Sampling(max_tokens=16), return_tokens=True)
-    reply = await engine.complete(call)
-    if reply.tokens is None:
-        raise EngineRefused(f"model {model} answers without token ids; batches need an engine that returns them")
 
 
 def step_line(step: StepReport) -> str:

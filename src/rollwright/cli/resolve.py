@@ -8,7 +8,8 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from rollwright.engines.config import EngineConfig
-from rollwright.runtimes import RUNTIME_KINDS, RuntimeConfig
+from rollwright.harnesses import HARNESS_KINDS
+from rollwright.runtimes import RUNTIME_KINDS
 from rollwright.tasks import Taskset, find_taskset, taskset_names
 from rollwright.wire import UsageError
 from rollwright.wire.hints import hint
@@ -20,6 +21,21 @@ from .settings import ALIASES, RolloutSettings
 S = TypeVar("S", bound=RolloutSettings)
 
 SOLVER = "rollwright.tasks.oracle:solver"
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """A table whose settings depend on the kind that it names."""
+
+    kinds: Mapping[str, type[msgspec.Struct]]
+    default: str
+    called: str
+    """What things of such a kind are."""
+
+
+CHOICES: Mapping[str, Choice] = {
+    "runtime": Choice(RUNTIME_KINDS, "subprocess", "boxes"),
+    "harness": Choice(HARNESS_KINDS, "chat", "harnesses"),
+}
 
 
 class Resolved(msgspec.Struct, Generic[S], frozen=True):
@@ -46,11 +62,11 @@ def resolve(kind: type[S], argv: Sequence[str]) -> Resolved[S] | None:
     first, layers, name = _first_look(kind, argv)
     if not name:
         if first.help:
-            _help(with_kinds(kind, Taskset, _runtime_type(first, layers))(), "TASKSET")
+            _help(with_kinds(kind, Taskset, _chosen(first, layers))(), "TASKSET")
             return None
         known = ", ".join(taskset_names())
         raise UsageError(f"{kind.verb} needs a taskset: rollwright {kind.verb} NAME, with {known} or file.py")
-    typed = with_kinds(kind, find_taskset(name), _runtime_type(first, layers))
+    typed = with_kinds(kind, find_taskset(name), _chosen(first, layers))
     known_settings = settings_of(typed)
     _refuse_other_kinds(first, known_settings)
     line = flags.cut(kind.verb, argv, known_settings, ALIASES)
@@ -61,7 +77,7 @@ def resolve(kind: type[S], argv: Sequence[str]) -> Resolved[S] | None:
 
 
 def _first_look(kind: type[S], argv: Sequence[str]) -> tuple[flags.Line, list[files.Layer], str]:
-    """Enough of the line to find the taskset and the kind of box, whose settings the second look needs."""
+    """Enough of the line to find the taskset and the kinds, whose settings the second look needs."""
     line = flags.cut(kind.verb, argv, _settings_of_any(kind), ALIASES, open_table="taskset")
     layers = [files.read_layer(path) for path in line.files]
     # The first word decides where there is one: behind an unknown flag, a word may be that flag's value.
@@ -121,9 +137,9 @@ def _settled(settings: S, given: frozenset[str]) -> S:
     return msgspec.structs.replace(settings, engine=engine, model=model, base_url="")
 
 
-def with_kinds(kind: type[S], taskset: type[Taskset], runtime: type[RuntimeConfig]) -> type[S]:
-    """`kind` with the settings of the chosen taskset and of the chosen kind of box."""
-    fields: list[Any] = [_field("taskset", taskset), _field("runtime", runtime)]
+def with_kinds(kind: type[S], taskset: type[Taskset], chosen: Mapping[str, type[msgspec.Struct]]) -> type[S]:
+    """`kind` with the settings of the chosen taskset and of the chosen kinds of box and harness."""
+    fields: list[Any] = [_field("taskset", taskset), *(_field(name, config) for name, config in chosen.items())]
     typed: Any = msgspec.defstruct(
         kind.__name__,
         fields,
@@ -142,33 +158,42 @@ def _field(name: str, chosen: type[msgspec.Struct]) -> tuple[Any, ...]:
 
 
 def _settings_of_any(kind: type[S]) -> dict[str, Setting]:
-    """The settings of `kind` with those of every kind of box, before it is known which one is meant."""
+    """The settings of `kind` with those of every kind of box and harness, before it is known which one is meant."""
     known = settings_of(kind)
-    for config in RUNTIME_KINDS.values():
-        known = {**settings_of(config, "runtime."), **known}
-    return {**known, "runtime.kind": Setting("runtime.kind", str)}
+    for table, choice in CHOICES.items():
+        for config in choice.kinds.values():
+            known = {**settings_of(config, f"{table}."), **known}
+        known[f"{table}.kind"] = Setting(f"{table}.kind", str)
+    return known
 
 
-def _runtime_type(line: flags.Line, layers: Sequence[files.Layer]) -> type[RuntimeConfig]:
-    named = [_kind_in(layer) for layer in layers] + list(line.given.get("runtime.kind", ()))
-    chosen = [name for name in named if name] or ["subprocess"]
-    if chosen[-1] not in RUNTIME_KINDS:
-        raise UsageError(f"runtime {chosen[-1]!r} is not known; {hint(chosen[-1], RUNTIME_KINDS)}")
-    return RUNTIME_KINDS[chosen[-1]]
+def _chosen(line: flags.Line, layers: Sequence[files.Layer]) -> dict[str, type[msgspec.Struct]]:
+    """The kind that each table is of."""
+    found = {}
+    for table, choice in CHOICES.items():
+        named = [_kind_in(layer, table) for layer in layers] + list(line.given.get(f"{table}.kind", ()))
+        name = next((name for name in reversed(named) if name), choice.default)
+        if name not in choice.kinds:
+            raise UsageError(f"{table} {name!r} is not known; {hint(name, choice.kinds)}")
+        found[table] = choice.kinds[name]
+    return found
 
 
 def _refuse_other_kinds(line: flags.Line, known: Mapping[str, Setting]) -> None:
-    """A setting of another kind of box is refused by naming that kind."""
+    """A setting of another kind is refused by naming that kind."""
     for key in line.given:
-        if key.startswith("runtime.") and key not in known:
-            kinds = [kind for kind, config in RUNTIME_KINDS.items() if key in settings_of(config, "runtime.")]
+        table = key.partition(".")[0]
+        if table in CHOICES and key not in known:
+            choice = CHOICES[table]
+            kinds = [kind for kind, config in choice.kinds.items() if key in settings_of(config, f"{table}.")]
             flag = Setting(key, str).flag
-            raise UsageError(f"{flag} is a setting of {' and '.join(kinds)} boxes; add --runtime {kinds[0]}")
+            named = f"{' and '.join(kinds)} {choice.called}"
+            raise UsageError(f"{flag} is a setting of {named}; add --{table} {kinds[0]}")
 
 
-def _kind_in(layer: files.Layer) -> str:
-    table = layer.table.get("runtime", {})
-    name = table.get("kind", "") if isinstance(table, dict) else ""
+def _kind_in(layer: files.Layer, table: str) -> str:
+    settings = layer.table.get(table, {})
+    name = settings.get("kind", "") if isinstance(settings, dict) else ""
     # Where it is no name at all, the check of the file tells so.
     return name if isinstance(name, str) else ""
 
@@ -188,7 +213,8 @@ def _help(default: RolloutSettings, name: str) -> None:
         f"{type(default).__doc__} TASKSET is a name ({', '.join(taskset_names())}), file.py or package.module:Class. "
         "Settings are read from TOML files (@ file.toml) and then from these flags; the later wins. "
         "--engine KIND is short for --engine.kind KIND. "
-        f"--runtime KIND chooses the box: {', '.join(RUNTIME_KINDS)}."
+        f"--runtime KIND chooses the box: {', '.join(RUNTIME_KINDS)}. "
+        f"--harness KIND chooses the program that drives the model: {', '.join(HARNESS_KINDS)}."
     )
     aliases = {alias: key for alias, key in ALIASES.items() if hasattr(default, key)}
     flags.print_help(default, f"rollwright {verb} {name} [@ FILE.toml]", aliases, description)

@@ -7,7 +7,8 @@ from typing import Any, ClassVar, Literal
 import msgspec
 
 from rollwright.engines.config import EngineConfig
-from rollwright.harnesses import Limits
+from rollwright.harnesses import HarnessConfig, Limits
+from rollwright.harnesses.registry import ChatConfig
 from rollwright.runtimes import PoolConfig, RuntimeConfig, SubprocessConfig
 from rollwright.tasks import Taskset
 from rollwright.telemetry.publishing import MetricsConfig
@@ -20,6 +21,7 @@ ALIASES = {
     "-c": "concurrency",
     "-o": "output",
     "--engine": "engine.kind",
+    "--harness": "harness.kind",
     "--runtime": "runtime.kind",
 }
 
@@ -47,6 +49,8 @@ class RolloutSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Settings of the taskset; name one before --help to see them."""
     engine: EngineConfig = EngineConfig()
     """Where tokens come from."""
+    harness: HarnessConfig = ChatConfig()
+    """The program that drives the model; name its kind with --harness before --help to see its settings."""
     sampling: Sampling = Sampling()
     """How tokens are drawn; none leaves the choice to the engine."""
     limits: Limits = Limits()
@@ -75,6 +79,8 @@ class EvalSettings(RolloutSettings, frozen=True, kw_only=True, forbid_unknown_fi
     """Rollouts of each task."""
     concurrency: int = 32
     """Rollouts in flight at once. Tasks that score their rollouts together take one place per group."""
+    workers: int = 0
+    """Worker processes that run the rollouts, behind a broker; 0 runs them in this process."""
     shuffle: bool = False
     """Choose the tasks in an order drawn with the seed, instead of the taskset's own."""
     pass_threshold: float = 1.0
@@ -92,6 +98,7 @@ class EvalSettings(RolloutSettings, frozen=True, kw_only=True, forbid_unknown_fi
     may_change: ClassVar[frozenset[str]] = frozenset(
         {
             "concurrency",
+            "workers",
             "engine.relay.api_key_env",
             "engine.relay.max_connections",
             "engine.relay.max_concurrency",
@@ -114,6 +121,8 @@ class EvalSettings(RolloutSettings, frozen=True, kw_only=True, forbid_unknown_fi
         super().__post_init__()
         check_count("rollouts", "-r", self.rollouts)
         check_count("concurrency", "-c", self.concurrency)
+        if self.workers < 0:
+            raise UsageError(f"workers is {self.workers}; set it to 0 or more")
 
 
 def check_count(name: str, flag: str, value: int | str) -> None:

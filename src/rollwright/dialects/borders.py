@@ -8,9 +8,12 @@ from typing import Any, NoReturn
 
 import orjson
 
-from rollwright.wire import EngineRefused, EngineUnavailable
+from rollwright.wire import EngineRefused, EngineUnavailable, ModelCall
 
+from .forms import Form
+from .images import Images
 from .jsontext import dumps
+from .reading import read_request
 
 _MAX_MESSAGE = 500
 _REFUSALS = ("invalid", "authentication", "permission", "not_found", "too_large", "billing", "content_policy")
@@ -64,8 +67,12 @@ def read_error(status: int, body: bytes) -> str:
 class Borders:
     """What every dialect has at its borders."""
 
+    form: Form
     read_error = staticmethod(read_error)
     read_key = staticmethod(read_key)
+
+    def read_request(self, body: bytes, images: Images) -> ModelCall:
+        return read_request(self.form, body, images)
 
 
 class OpenAiBorders(Borders):

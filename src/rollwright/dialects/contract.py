@@ -5,9 +5,10 @@ an engine; the server side (`read_request`, `write_reply`, `stream_writer`) answ
 a provider. Bytes that do not parse are a WireError whose one sentence is fit for the peer; nothing else escapes, except
 that an engine which reports its own failure inside a good stream or a good body raises EngineError.
 
-`ModelCall.extra` holds the top-level request fields that we do not know, and the tools that are no functions. It
-belongs to the dialect that read it: `write_request` sends it untouched, so whoever carries a call from one dialect into
-another empties `extra` first. Fields that we know win over fields of the same name in `extra`.
+A call that was read names its dialect. `extra` holds the top-level request fields that we do not know, and the tools
+that are no functions; `source` is the request as it was written, with all that we do not know inside of its messages
+and tools. `write_request` of the same dialect sends both untouched, where the messages and tools of the call are still
+those that were read; another dialect sends neither. Fields that we know win over fields of the same name in `extra`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Protocol
 
 from rollwright.wire import Event, ModelCall, ModelReply
 
+from .forms import Form
 from .images import Images
 
 
@@ -69,6 +71,11 @@ class Dialect(Protocol):
 
     def read_key(self, headers: Mapping[str, str]) -> str:
         """The caller's key, empty if there is none."""
+        ...
+
+    @property
+    def form(self) -> Form:
+        """How requests are laid out, for `Tails`, which reads those of one rollout faster."""
         ...
 
     def read_request(self, body: bytes, images: Images) -> ModelCall: ...

@@ -15,7 +15,6 @@ import orjson
 from rollwright.wire import WireError
 
 T = TypeVar("T")
-_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def dumps(value: Any) -> bytes:
@@ -47,12 +46,6 @@ def loads(text: bytes | msgspec.Raw, what: str) -> Any:
         return orjson.loads(memoryview(text))
     except orjson.JSONDecodeError as error:
         raise WireError(f"{what} does not parse: {error}") from error
-
-
-def unknown_fields(body: bytes, known: frozenset[str], what: str) -> dict[str, Any]:
-    """The top-level fields that are not `known`, as plain values."""
-    fields = read(_FIELDS, body, what)
-    return {name: loads(raw, f"{what}, field {name!r},") for name, raw in fields.items() if name not in known}
 
 
 def raw_text(raw: msgspec.Raw, what: str) -> str:

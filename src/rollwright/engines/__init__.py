@@ -6,3 +6,4 @@ from .config import RelayConfig as RelayConfig
 from .contract import Engine as Engine
 from .factory import open_engine as open_engine
 from .function import FunctionEngine as FunctionEngine
+from .proofs import prove_tokens as prove_tokens

@@ -25,6 +25,7 @@ from .journey import Journey
 from .limiter import Limiter
 from .pacing import Bucket
 from .setbacks import Setback, refuse_or_retry, translated, understood
+from .silence import Silence
 
 Sleep = Callable[[float], Awaitable[object]]
 
@@ -107,14 +108,15 @@ class Channel:
                     self._opened(call, body, journey) as response,
                     aclosing(self._events(response, journey)) as events,
                 ):
-                    async for event in events:
-                        if isinstance(event, End):
-                            end = event
-                            visit.usage = end.usage
-                        else:
-                            yield event
+                    async for batch in events:
+                        for event in batch:
+                            if type(event) is End:
+                                end = event
+                                visit.usage = end.usage
+                            else:
+                                yield event
         if end is not None:
-            yield end
+            yield msgspec.structs.replace(end, queue_s=journey.queued_s)
 
     async def close(self) -> None:
         self.closed = True
@@ -220,27 +222,30 @@ class Channel:
             # Closes the connection unless the response was read to its end.
             response.release()
 
-    async def _events(self, response: aiohttp.ClientResponse, journey: Journey) -> AsyncGenerator[Event, None]:
-        reader = self.dialect.stream_reader()
-        wait_s, received = journey.attempt_s, 0
-        while True:
-            async with asyncio.timeout(min(wait_s, journey.left_now_s(time.monotonic()))):
-                chunk = await response.content.readany()
-            wait_s = self._config.stall_timeout_s
-            received += len(chunk)
-            self.stats.bytes_received += len(chunk)
-            if received > self._config.max_reply_bytes:
-                raise self._too_long()
-            with understood(self.endpoint):
-                if not chunk:
-                    reader.close()
-                    return
-                events = reader.feed(chunk)
-            for event in events:
-                yield event
-                if isinstance(event, End):
-                    await _read_tail(response)
-                    return
+    async def _events(self, response: aiohttp.ClientResponse, journey: Journey) -> AsyncGenerator[list[Event], None]:
+        """Events as they arrive, those of one piece together."""
+        reader, content, received = self.dialect.stream_reader(), response.content, 0
+        with Silence(content, journey.left_now_s(time.monotonic())) as silence:
+            wait_s = journey.attempt_s
+            while True:
+                silence.allow(wait_s)
+                chunk = await content.readany()
+                silence.rest()
+                wait_s = self._config.stall_timeout_s
+                received += len(chunk)
+                self.stats.bytes_received += len(chunk)
+                if received > self._config.max_reply_bytes:
+                    raise self._too_long()
+                with understood(self.endpoint):
+                    if not chunk:
+                        reader.close()
+                        return
+                    events = reader.feed(chunk)
+                if events:
+                    yield events
+                    if isinstance(events[-1], End):
+                        await _read_tail(response)
+                        return
 
     async def _check_status(self, call: ModelCall, response: aiohttp.ClientResponse) -> None:
         if response.status == 200:

@@ -49,8 +49,8 @@ class Child:
         return f"the {self._name} died (exit code {self._process.returncode}); {self.last_words}"
 
     async def died(self) -> None:
-        """Wait until it is dead and all its words were heard."""
-        await asyncio.gather(self._listening, self._process.wait())
+        """Wait until it is dead and all its words were heard. Giving up this wait ends neither."""
+        await asyncio.wait({self._listening, asyncio.ensure_future(self._process.wait())})
 
     async def end(self) -> None:
         """Kill it: it keeps nothing that a kind end would save. The wait is for the kernel only."""

@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import Protocol
 
+from rollwright.dialects import ImageStore
 from rollwright.wire import Event, ModelCall, ModelReply
 
 
 class Engine(Protocol):
     """A model behind some API. Failures are EngineError; cancelling a call cancels it at the engine."""
+
+    @property
+    def images(self) -> ImageStore:
+        """Where it reads the bytes of the images that calls show."""
+        ...
 
     async def complete(self, call: ModelCall) -> ModelReply: ...
 

@@ -8,7 +8,7 @@ from typing import get_args
 
 import msgspec
 
-from rollwright.dialects import Images
+from rollwright.dialects import ImageStore
 from rollwright.wire import UsageError
 from rollwright.wire.hints import hint
 
@@ -17,7 +17,9 @@ from .contract import Engine
 
 
 @asynccontextmanager
-async def open_engine(config: EngineConfig, model: str = "", *, images: Images | None = None) -> AsyncIterator[Engine]:
+async def open_engine(
+    config: EngineConfig, model: str = "", *, images: ImageStore | None = None
+) -> AsyncIterator[Engine]:
     """The engine of these settings. `model` is the model of calls that name none; `images` holds what calls show."""
     # The kinds are imported when they are asked for: settings alone need no HTTP client.
     if config.kind == "relay":
@@ -38,7 +40,7 @@ async def open_engine(config: EngineConfig, model: str = "", *, images: Images |
 
 
 @asynccontextmanager
-async def _scripted_engine(config: EngineConfig, model: str, images: Images | None) -> AsyncIterator[Engine]:
+async def _scripted_engine(config: EngineConfig, model: str, images: ImageStore | None) -> AsyncIterator[Engine]:
     """A relay to a scripted server in its own process. The relay's limits and dialect hold here too."""
     from .relay import RelayEngine
     from .scripted import scripted_process

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
 
+from rollwright.dialects import ImageStore
 from rollwright.wire import Event, Finish, Message, ModelCall, ModelReply, assistant, events_of
 
 Answer = str | Message | ModelReply
@@ -15,6 +16,7 @@ class FunctionEngine:
 
     def __init__(self, function: Callable[[ModelCall], Answer]) -> None:
         self._function = function
+        self.images = ImageStore()
 
     async def complete(self, call: ModelCall) -> ModelReply:
         answer = self._function(call)
@@ -31,4 +33,4 @@ class FunctionEngine:
         """A function is always there."""
 
     async def close(self) -> None:
-        """Nothing was opened."""
+        self.images.close()

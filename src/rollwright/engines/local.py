@@ -17,7 +17,7 @@ from pathlib import Path
 
 import aiohttp
 
-from rollwright.dialects import Images
+from rollwright.dialects import ImageStore
 from rollwright.wire import EngineUnavailable, UsageError
 
 from .child import Child
@@ -98,7 +98,7 @@ async def local_server(config: LocalConfig) -> AsyncIterator[LocalServer]:
 
 @contextlib.asynccontextmanager
 async def local_engine(
-    config: LocalConfig, model: str = "", *, images: Images | None = None
+    config: LocalConfig, model: str = "", *, images: ImageStore | None = None
 ) -> AsyncIterator[RelayEngine]:
     """The model as an Engine. Calls beyond the slots wait here, where their time counts as queueing."""
     async with local_server(config) as server:

@@ -16,7 +16,7 @@ from typing import Self
 
 import msgspec
 
-from rollwright.dialects import Dialect, Images, MemoryImages, dialect_named
+from rollwright.dialects import Dialect, ImageStore, dialect_named
 from rollwright.wire import (
     EngineError,
     EngineRefused,
@@ -47,7 +47,7 @@ class RelayEngine:
         config: RelayConfig,
         model: str = "",
         *,
-        images: Images | None = None,
+        images: ImageStore | None = None,
         dialect: Dialect | None = None,
         obituary: Obituary = lambda: None,
         sleep: Sleep = asyncio.sleep,
@@ -58,7 +58,9 @@ class RelayEngine:
         self._dialect = dialect or dialect_named(config.dialect)
         self._endpoint = find_endpoint(config, self._dialect)
         self._channel = Channel(self._endpoint, self._dialect, config, sleep)
-        self._images = images if images is not None else MemoryImages()
+        self.images = ImageStore() if images is None else images
+        """Where the bytes of the images in calls are read from; whoever makes calls puts them there."""
+        self._owns_images = images is None
         self._obituary = obituary
         self._sleep = sleep
         self._dice = dice or random.Random()
@@ -107,6 +109,8 @@ class RelayEngine:
     async def close(self) -> None:
         """Idempotent. Calls in flight end with EngineUnavailable."""
         await self._channel.close()
+        if self._owns_images:
+            self.images.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -134,10 +138,13 @@ class RelayEngine:
                 raise
 
     def _write(self, call: ModelCall, *, stream: bool) -> tuple[ModelCall, bytes]:
-        if call.stream is not stream or not call.model:
-            call = msgspec.structs.replace(call, stream=stream, model=call.model or self.model)
+        foreign = call.dialect not in ("", self._dialect.name)
+        if call.stream is not stream or not call.model or (foreign and call.extra):
+            # Fields that another dialect does not know mean nothing in this one.
+            extra = {} if foreign else call.extra
+            call = msgspec.structs.replace(call, stream=stream, model=call.model or self.model, extra=extra)
         try:
-            return call, self._dialect.write_request(call, self._images)
+            return call, self._dialect.write_request(call, self.images)
         except WireError as error:
             raise EngineRefused(f"the call cannot be written for {self._endpoint.name}: {error}") from error
 

@@ -14,6 +14,7 @@ from .session import Session
 
 class ChatHarness:
     needs_runtime = False
+    needs_door = False
 
     async def run(self, session: Session, around: Surroundings) -> Stop:
         conversation = session.begin(around.task.opening())

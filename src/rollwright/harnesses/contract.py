@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+import msgspec
+
 from rollwright.tasks import Hooks, Task
 from rollwright.traces import LiveTrace
 from rollwright.wire import Stop
@@ -12,13 +14,28 @@ from rollwright.wire import Stop
 from .session import Session
 
 
-class Surroundings:
-    """The things of one rollout that a task's hooks may ask for by name."""
+class Door(msgspec.Struct, frozen=True):
+    """Where a program in the box finds its model. It closes when the rollout ends."""
 
-    def __init__(self, task: Task, hooks: Hooks, trace: LiveTrace, supplies: Mapping[str, Any]) -> None:
+    url: str
+    """The root of the host as the program sees it: a dialect's path is added to it."""
+    key: str
+    """Opens model calls of this rollout and nothing else. Every dialect carries it where it carries its API key."""
+    state_key: str
+    """Opens the rollout's tools and its task state. A program that only needs a model never learns it."""
+
+
+class Surroundings:
+    """The things of one rollout that a task's hooks may ask for by name, and the door for its program."""
+
+    def __init__(
+        self, task: Task, hooks: Hooks, trace: LiveTrace, supplies: Mapping[str, Any], door: Door | None = None
+    ) -> None:
         self.task = task
         self.hooks = hooks
         self.trace = trace
+        self.door = door
+        """Open where the harness asked for one by `needs_door`."""
         self._supplies = supplies
 
     def supplies(self) -> Mapping[str, Any]:
@@ -29,6 +46,8 @@ class Surroundings:
 class Harness(Protocol):
     needs_runtime: bool
     """Whether its program runs inside a box."""
+    needs_door: bool
+    """Whether its program makes model calls of its own, over HTTP."""
 
     async def run(self, session: Session, around: Surroundings) -> Stop:
         """Drive the model until the conversation is over. Every model call goes through `session`."""

@@ -1,16 +1,25 @@
-"""The one door to the engine. Every model call of a rollout goes through its session, which keeps the budget, puts the
-call on record before it is made and its answer before anyone sees it."""
+"""The one door to the engine. Every model call of a rollout goes through its session, which keeps the budget and asks
+the task about the call. What happens to a call that may be made is in `turns`."""
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
 import msgspec
 
+from rollwright.dialects import ImageHold
 from rollwright.engines import Engine
-from rollwright.traces import LiveTrace, Phase
-from rollwright.wire import Failure, Layer, Message, ModelCall, ModelReply, Sampling, Stop
+from rollwright.traces import LiveTrace
+from rollwright.wire import Message, ModelCall, ModelReply, RolloutError, Sampling, Stop
+
+from .conversations import Conversation, Heads
+from .guard import Guard, Refusal
+from .turns import Turn, bare
+
+T = TypeVar("T")
 
 
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -32,34 +41,6 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Wall time of finalize and of the rewards, each."""
 
 
-class Conversation:
-    """One branch of the tree, held by its tip. Adding to it costs what is added."""
-
-    def __init__(self, trace: LiveTrace, opening: Sequence[Message]) -> None:
-        self._trace = trace
-        self._messages = list(opening)
-        self.tip = trace.extend(-1, opening)
-
-    @property
-    def messages(self) -> tuple[Message, ...]:
-        return tuple(self._messages)
-
-    def say(self, *messages: Message) -> None:
-        """Add what somebody other than the model said."""
-        self.tip = self._trace.extend(self.tip, messages)
-        self._messages.extend(messages)
-
-    def branch(self) -> Conversation:
-        """Another conversation that begins as this one stands now."""
-        twin = Conversation(self._trace, ())
-        twin.tip, twin._messages = self.tip, list(self._messages)
-        return twin
-
-    def answered(self, tip: int, message: Message) -> None:
-        self.tip = tip
-        self._messages.append(message)
-
-
 class Session:
     """Model calls of one rollout, within its limits."""
 
@@ -74,41 +55,51 @@ class Session:
         return_tokens: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._engine = engine
-        self._trace = trace
-        self._model = model
+        self.engine = engine
+        self.trace = trace
+        self.model = model
+        self.guard: Guard | None = None
+        """What the task has to say about each call; None if it says nothing."""
+        self.stopped: Stop | None = None
+        """Why the first call was refused that will never be made; None while calls are made."""
+        self.broken: RolloutError | None = None
+        """How the newest call that ended failed; None if it was answered. A task that broke stays broken."""
+        self.over = asyncio.Event()
+        """Set with `stopped`, for those who wait for a program that is refused its calls."""
         self._sampling = sampling
         self._limits = limits
         self._return_tokens = return_tokens
         self._clock = clock
         self._deadline = clock() + limits.timeout_s
-        self._latest: Conversation | None = None
+        self._heads = Heads(trace)
+        self._images: ImageHold | None = None
+
+    @property
+    def images(self) -> ImageHold:
+        """Where the bytes of images go before a call shows them. They stay until the session is closed."""
+        if self._images is None:
+            self._images = self.engine.images.hold()
+        return self._images
+
+    def close(self) -> None:
+        """Let go of the images, when nobody will look at the rollout's trace any more. Idempotent."""
+        if self._images is not None:
+            self._images.close()
+            self._images = None
 
     def begin(self, opening: Sequence[Message]) -> Conversation:
-        return Conversation(self._trace, opening)
+        return Conversation(self.trace, opening)
 
     def resume(self, messages: Sequence[Message]) -> Conversation:
         """The conversation that continues the longest recorded prefix of `messages`, with the rest said anew."""
-        conversation = Conversation(self._trace, ())
-        conversation.tip, covered = self._match(messages)
-        conversation._messages = list(messages[:covered])
-        conversation.say(*messages[covered:])
-        return conversation
-
-    def _match(self, messages: Sequence[Message]) -> tuple[int, int]:
-        # Nearly always a program goes on where it left off. Comparing with that conversation is one pass over
-        # pointers where the messages are the same objects; walking the tree hashes each of them.
-        latest = self._latest
-        if latest is not None and list(messages[: len(latest._messages)]) == latest._messages:
-            return latest.tip, len(latest._messages)
-        return self._trace.match(messages)
+        return self._heads.resume(tuple(messages))
 
     def spent(self) -> Stop | None:
-        """Which limit, if any, forbids another call."""
-        limits, usage = self._limits, self._trace.usage
+        """Which limit, if any, forbids another call. Calls that are under way have spent their turn."""
+        limits, usage = self._limits, self.trace.usage
         if self._clock() >= self._deadline:
             return Stop.TIME_SPENT
-        if _over(self._trace.turns, limits.max_turns):
+        if _over(self.trace.turns + self.trace.open_calls, limits.max_turns):
             return Stop.TURNS_SPENT
         if (
             _over(usage.prompt_tokens, limits.max_input_tokens)
@@ -119,36 +110,92 @@ class Session:
         return None
 
     async def sample(self, conversation: Conversation) -> ModelReply | Stop:
-        """The model's next message, added to the conversation; or the limit that forbids it."""
-        stop = self.spent()
-        if stop is not None:
-            return stop
-        call = ModelCall(
-            model=self._model,
-            messages=conversation.messages,
-            tools=self._trace.tools,
-            sampling=self._within_budget(),
-            return_tokens=self._return_tokens,
-        )
-        number = self._trace.prepare(conversation.tip, self._model)
-        try:
-            with self._trace.phase(Phase.MODEL):
-                reply = await self._engine.complete(call)
-                self._trace.queued(reply.queue_s)
-        except BaseException as error:
-            # Cancellation too: an open call would make the rollout look as if it had lost an answer.
-            self._trace.abort(number, Failure.of(error, Layer.ENGINE))
-            raise
-        conversation.answered(self._trace.commit(number, reply), reply.message)
-        self._latest = conversation
+        """The model's next message, added to the conversation; or what forbids it."""
+        turn = await self._turn(ModelCall("", conversation.messages, self.trace.tools), conversation)
+        if isinstance(turn, Refusal):
+            return turn.stop or Stop.TASK_STOPPED
+        reply = await turn.complete()
+        if isinstance(reply, Refusal):
+            return reply.stop or Stop.TASK_STOPPED
+        if turn.conversation is not conversation:
+            conversation.answered(turn.conversation.tip, reply.message)
         return reply
 
-    def _within_budget(self) -> Sampling:
+    async def ask(self, asked: ModelCall) -> Turn | Refusal:
+        """The turn that a program's request begins, once it is allowed; nothing is on record before it is run."""
+        return await self._turn(asked, None)
+
+    def stop(self, stop: Stop) -> None:
+        """No call is made from now on. The first reason stays."""
+        self.stopped = self.stopped or stop
+        self.over.set()
+
+    async def _turn(self, asked: ModelCall, conversation: Conversation | None) -> Turn | Refusal:
+        stop = self.stopped or self.spent()
+        if stop is not None:
+            return self._refused(stop)
+        call = self._resolved(asked)
+        if self.guard is not None:
+            verdict = await self.judged(self.guard.request(call))
+            if isinstance(verdict, Refusal):
+                if verdict.stop is not None:
+                    self.stop(verdict.stop)
+                return verdict
+            if verdict.messages != call.messages:
+                conversation = None
+            call = verdict
+        return Turn(self, call, conversation or self.resume(call.messages), self._heads)
+
+    async def judged(self, judging: Awaitable[T]) -> T:
+        """What the task says. A task whose own code breaks has failed its rollout, whatever the program makes of it."""
+        try:
+            return await judging
+        except RolloutError as error:
+            self.broken, self.stopped = bare(error), Stop.FAILED
+            self.over.set()
+            raise
+
+    def _refused(self, stop: Stop) -> Refusal:
+        self.stop(stop)
+        return Refusal(f"this rollout is over ({_REASONS.get(stop, stop.value)}); no model call is made", stop)
+
+    def _resolved(self, asked: ModelCall) -> ModelCall:
+        """What the engine is asked: the rollout's own choices where it has made some, the program's otherwise."""
+        return msgspec.structs.replace(
+            asked,
+            model=self.model,
+            sampling=self._within_budget(_merged(self._sampling, asked.sampling)),
+            return_tokens=self._return_tokens or asked.return_tokens,
+        )
+
+    def _within_budget(self, sampling: Sampling) -> Sampling:
         if self._limits.max_output_tokens is None:
-            return self._sampling
-        left = self._limits.max_output_tokens - self._trace.usage.completion_tokens
-        asked = self._sampling.max_tokens
-        return msgspec.structs.replace(self._sampling, max_tokens=left if asked is None else min(asked, left))
+            return sampling
+        left = self._limits.max_output_tokens - self.trace.usage.completion_tokens
+        asked = sampling.max_tokens
+        return msgspec.structs.replace(sampling, max_tokens=left if asked is None else min(asked, left))
+
+
+_REASONS = {
+    Stop.TURNS_SPENT: "its turns are spent",
+    Stop.TOKENS_SPENT: "its tokens are spent",
+    Stop.TIME_SPENT: "its time is spent",
+    Stop.TASK_STOPPED: "its task ended it",
+    Stop.FAILED: "it failed",
+}
+_UNSET = Sampling()
+
+
+def _merged(own: Sampling, asked: Sampling) -> Sampling:
+    if own in (_UNSET, asked):
+        return asked
+    return Sampling(
+        temperature=asked.temperature if own.temperature is None else own.temperature,
+        top_p=asked.top_p if own.top_p is None else own.top_p,
+        max_tokens=asked.max_tokens if own.max_tokens is None else own.max_tokens,
+        seed=asked.seed if own.seed is None else own.seed,
+        stop=own.stop or asked.stop,
+    )
 
 
 def _over(used: int, limit: int | None) -> bool:

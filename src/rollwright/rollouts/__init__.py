@@ -2,6 +2,7 @@
 
 from .environment import Environment as Environment
 from .environment import Serving as Serving
+from .evaluation import Attempts as Attempts
 from .evaluation import Evaluation as Evaluation
 from .recorder import Recorder as Recorder
 from .tally import Summary as Summary

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, asynccontextmanager
 
 import msgspec
 
 from rollwright.engines import Engine
 from rollwright.harnesses import ChatHarness, Harness, Limits, Session
+from rollwright.intercept import InterceptConfig, Interceptor
 from rollwright.runtimes import PoolConfig, Runtime, RuntimeConfig, RuntimePool, SubprocessConfig
 from rollwright.tasks import Task, Taskset, call_group, hooks_of
 from rollwright.traces import LiveTrace
@@ -31,12 +32,14 @@ class Environment:
         runtime: RuntimeConfig | None = None,
         limits: Limits | None = None,
         pool: PoolConfig | None = None,
+        intercept: InterceptConfig | None = None,
     ) -> None:
         self.taskset = taskset
         self.harness: Harness = harness or ChatHarness()
         self.runtime: RuntimeConfig = runtime or SubprocessConfig()
         self.limits = limits or Limits()
         self.pool = pool or PoolConfig()
+        self.intercept = intercept or InterceptConfig()
 
     @asynccontextmanager
     async def serving(
@@ -51,7 +54,10 @@ class Environment:
             if self.runtime.persistent:
                 pool = await stack.enter_async_context(RuntimePool(self.pool))
                 pool.expect(self.runtime)
-            serving = Serving(self, engine, model, sampling or Sampling(), return_tokens, pool)
+            interceptor = None
+            if self.harness.needs_door:
+                interceptor = await stack.enter_async_context(Interceptor(self.intercept))
+            serving = Serving(self, engine, model, sampling or Sampling(), return_tokens, pool, interceptor)
             stack.push_async_callback(serving.close)
             yield serving
 
@@ -67,6 +73,7 @@ class Serving:
         sampling: Sampling,
         return_tokens: bool,
         pool: RuntimePool | None = None,
+        interceptor: Interceptor | None = None,
     ) -> None:
         self._environment = environment
         self._engine = engine
@@ -76,6 +83,8 @@ class Serving:
         self._running: set[asyncio.Task[Finished]] = set()
         self.pool = pool
         """Where boxes come from; None if each rollout has its own."""
+        self.interceptor = interceptor
+        """Where programs find their model; None if the harness runs none."""
 
     def __repr__(self) -> str:
         pool = f", {self.pool!r}" if self.pool is not None else ""
@@ -90,15 +99,30 @@ class Serving:
         """`n` rollouts of one task, scored together where the task asks for it."""
         return await self.run_attempts(task, range(first_attempt, first_attempt + n))
 
-    async def run_attempts(self, task: Task, attempts: Sequence[int], earlier: Sequence[Trace] = ()) -> list[Trace]:
+    async def run_attempts(
+        self,
+        task: Task,
+        attempts: Sequence[int],
+        earlier: Sequence[Trace] = (),
+        on_trace: Callable[[Trace], None] | None = None,
+    ) -> list[Trace]:
         """The given attempts at one task. Group rewards also see `earlier` traces of the group, whose own scores stand
-        and whose state is empty."""
-        async with asyncio.TaskGroup() as group:
-            running = [group.create_task(self._rollout(task, n), name=f"{task.id}#{n}") for n in attempts]
-            for rollout in running:
-                self._running.add(rollout)
-                rollout.add_done_callback(self._running.discard)
-        return await _score_group(task, [rollout.result() for rollout in running], earlier)
+        and whose state is empty. `on_trace` is told of each rollout as it ends, before the group is scored."""
+
+        async def seat(attempt: int) -> Finished:
+            finished = await self._rollout(task, attempt, kept)
+            if on_trace is not None:
+                on_trace(finished.trace)
+            return finished
+
+        # What its rollouts keep outside of their traces, such as images, stays until the group is scored.
+        with ExitStack() as kept:
+            async with asyncio.TaskGroup() as group:
+                running = [group.create_task(seat(n), name=f"{task.id}#{n}") for n in attempts]
+                for rollout in running:
+                    self._running.add(rollout)
+                    rollout.add_done_callback(self._running.discard)
+            return await _score_group(task, [rollout.result() for rollout in running], earlier)
 
     async def close(self) -> None:
         """End what is still running. Idempotent."""
@@ -107,7 +131,7 @@ class Serving:
             rollout.cancel()
         await asyncio.gather(*running, return_exceptions=True)
 
-    async def _rollout(self, task: Task, attempt: int) -> Finished:
+    async def _rollout(self, task: Task, attempt: int, kept: ExitStack) -> Finished:
         environment = self._environment
         trace = LiveTrace(task.id, attempt)
         session = Session(
@@ -118,9 +142,11 @@ class Serving:
             limits=environment.limits,
             return_tokens=self._return_tokens,
         )
+        kept.callback(session.close)
         boxed = environment.harness.needs_runtime or hooks_of(type(task)).needs_runtime
         box = self._box(task, trace) if boxed else None
-        return await Rollout(task, trace, session, environment.harness, environment.limits, box).run()
+        rollout = Rollout(task, trace, session, environment.harness, environment.limits, box, self.interceptor)
+        return await rollout.run()
 
     def _box(self, task: Task, trace: LiveTrace) -> AbstractAsyncContextManager[Runtime]:
         environment = self._environment

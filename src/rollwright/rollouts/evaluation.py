@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence, Set
+from typing import Protocol
 
 from rollwright.tasks import Task, hooks_of
-from rollwright.wire import Trace
+from rollwright.wire import Failure, RolloutError, Stop, Trace
 
-from .environment import Serving
 from .recorder import Recorder
 from .tally import Tally
 
@@ -16,12 +16,21 @@ Unit = tuple[Task, list[int]]
 """A task and the attempts that are still to be made together."""
 
 
+class Attempts(Protocol):
+    """What an evaluation needs of an environment, served in this process or elsewhere."""
+
+    async def run_attempts(self, task: Task, attempts: Sequence[int], earlier: Sequence[Trace] = ()) -> list[Trace]:
+        """A trace for each attempt; a rollout that failed is a trace that says so. A RolloutError means that nothing
+        of them came back."""
+        ...
+
+
 class Evaluation:
     """Runs what is missing. `drain` stops beginning new rollouts; `drop` also gives up those that run."""
 
     def __init__(
         self,
-        serving: Serving,
+        serving: Attempts,
         tasks: Sequence[Task],
         *,
         rollouts: int,
@@ -78,7 +87,7 @@ class Evaluation:
                 return
             self.in_flight += len(attempts)
             try:
-                traces = await self._serving.run_attempts(task, attempts, self._earlier_of(task))
+                traces = await self._attempted(task, attempts)
                 await self._recorder.record(traces)
             except BaseException:
                 self.drain()
@@ -87,6 +96,13 @@ class Evaluation:
                 self.in_flight -= len(attempts)
             for trace in traces:
                 self.tally.add(trace)
+
+    async def _attempted(self, task: Task, attempts: list[int]) -> list[Trace]:
+        try:
+            return await self._serving.run_attempts(task, attempts, self._earlier_of(task))
+        except RolloutError as error:
+            failure = Failure.of(error)
+            return [Trace(task.id, attempt, stop=Stop.FAILED, failure=failure) for attempt in attempts]
 
     def _earlier_of(self, task: Task) -> Sequence[Trace]:
         return self._earlier(task.id) if hooks_of(type(task)).group_rewards else ()

@@ -27,8 +27,11 @@ class MeteredRuntime:
         stdin: bytes = b"",
         timeout_s: float = 60.0,
         warm: Warm = False,
+        takes_slot: bool = True,
     ) -> ExecResult:
-        result = await self._runtime.run_script(script, args, env=env, stdin=stdin, timeout_s=timeout_s, warm=warm)
+        result = await self._runtime.run_script(
+            script, args, env=env, stdin=stdin, timeout_s=timeout_s, warm=warm, takes_slot=takes_slot
+        )
         self._trace.queued(result.queue_s)
         return result
 

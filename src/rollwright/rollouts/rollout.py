@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from rollwright.harnesses import Harness, Limits, Session, Surroundings
+from rollwright.harnesses import Door, Harness, Limits, Session, Surroundings, guard_of
+from rollwright.intercept import Interceptor
 from rollwright.runtimes import Runtime, shielded
 from rollwright.tasks import Hook, Hooks, Task, call_hook, call_scores, hooks_of
 from rollwright.traces import LiveTrace, Phase
@@ -36,7 +37,7 @@ class Finished(msgspec.Struct, frozen=True):
 
 class Rollout:
     """One attempt at one task. `box` gives the runtime for its duration within deadlines of its own, or is None if none
-    is needed."""
+    is needed; `interceptor` lets its program in, if that makes model calls of its own."""
 
     def __init__(
         self,
@@ -46,6 +47,7 @@ class Rollout:
         harness: Harness,
         limits: Limits,
         box: AbstractAsyncContextManager[Runtime] | None,
+        interceptor: Interceptor | None = None,
     ) -> None:
         self._task = task
         self._hooks: Hooks = hooks_of(type(task))
@@ -54,6 +56,7 @@ class Rollout:
         self._harness = harness
         self._limits = limits
         self._box = box
+        self._interceptor = interceptor
         self._state: dict[str, Any] = {}
         self._supplies: dict[str, Any] = {"state": self._state}
 
@@ -93,9 +96,22 @@ class Rollout:
     async def _converse(self) -> Stop:
         with self._trace.phase(Phase.SETUP):
             await self._hook(self._hooks.setup, self._limits.setup_timeout_s, "setup")
-        around = Surroundings(self._task, self._hooks, self._trace, self._supplies)
         try:
-            async with asyncio.timeout(self._limits.timeout_s) as clock:
+            stop = await self._drive()
+        except HarnessError:
+            # A program whose call was refused or failed may well break over it. That is not where it began.
+            if self._session.broken is None and self._session.stopped is None:
+                raise
+            stop = Stop.FINISHED
+        if self._session.broken is not None:
+            raise self._session.broken
+        return self._session.stopped or stop if stop is Stop.FINISHED else stop
+
+    async def _drive(self) -> Stop:
+        try:
+            async with asyncio.timeout(self._limits.timeout_s) as clock, self._door() as door:
+                around = Surroundings(self._task, self._hooks, self._trace, self._supplies, door)
+                self._session.guard = guard_of(around)
                 return await self._harness.run(self._session, around)
         except TimeoutError as error:
             if clock.expired():
@@ -105,6 +121,17 @@ class Rollout:
             raise
         except Exception as error:
             raise HarnessError(f"the harness raised {type(error).__name__}: {error}") from error
+
+    @asynccontextmanager
+    async def _door(self) -> AsyncIterator[Door | None]:
+        """Where the program finds its model, as seen from where it runs. Afterwards no call of it is open."""
+        if self._interceptor is None:
+            yield None
+            return
+        runtime: Runtime | None = self._supplies.get("runtime")
+        url = await runtime.forward(self._interceptor.port) if runtime and self._harness.needs_runtime else ""
+        async with self._interceptor.admit(self._session, url=url, state=self._state) as door:
+            yield door
 
     async def _score(self, stop: Stop) -> dict[str, Score]:
         with self._trace.phase(Phase.SCORE):

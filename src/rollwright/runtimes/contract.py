@@ -106,6 +106,11 @@ class Runtime(Protocol):
         """Kind and id, for logs and traces."""
         ...
 
+    @property
+    def shows_cache(self) -> bool:
+        """Whether programs in it can read Rollwright's cache directory of this host, where fetched programs lie."""
+        ...
+
     async def start(self) -> None: ...
     async def stop(self) -> None:
         """End everything in the box and free it. Idempotent."""
@@ -149,12 +154,13 @@ class Runtime(Protocol):
         stdin: bytes = b"",
         timeout_s: float = 60.0,
         warm: Warm = False,
+        takes_slot: bool = True,
     ) -> ExecResult:
         """Run a PEP 723 script with the dependencies it declares, in the workspace.
 
         `warm` lets the box reuse what it has loaded. It changes the price of an answer and never the answer (law 1), so
         a kind that has nothing loaded answers cold. The deadline begins when a CPU slot is taken; `queue_s` tells the
-        wait before it.
+        wait before it. A program that mostly waits for others, such as an agent for its model, takes no slot.
         """
         ...
 

@@ -102,6 +102,9 @@ def _lose_patience(turn: asyncio.Future[None]) -> None:
         turn.set_exception(TimeoutError())
 
 
+UNCOUNTED = CpuSlots(1 << 40)
+"""For programs that mostly wait for others: they neither queue nor hold a slot that a script could use."""
+
 _defaults: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, CpuSlots] = weakref.WeakKeyDictionary()
 
 

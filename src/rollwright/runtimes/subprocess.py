@@ -47,7 +47,7 @@ from .local.inspection import files_below, ports_of, processes_told
 from .local.limits import Gate
 from .local.threads import in_thread
 from .scripts import run_script
-from .slots import CpuSlots
+from .slots import UNCOUNTED, CpuSlots
 from .standing import Standing, check_argv
 from .state import BoxState
 from .warm.seat import Seat, Starter
@@ -96,6 +96,7 @@ class SubprocessRuntime:
     """One box. Also an async context manager that starts and stops it."""
 
     reach = Reach.HOST
+    shows_cache = True
 
     def __init__(
         self,
@@ -191,12 +192,12 @@ class SubprocessRuntime:
         stdin: bytes = b"",
         timeout_s: float = 60.0,
         warm: Warm = False,
+        takes_slot: bool = True,
     ) -> ExecResult:
         """Run a PEP 723 script with the dependencies it declares. `warm` never changes the answer, only its price."""
         self._running()
-        return await run_script(
-            self, script, args, env=env, stdin=stdin, timeout_s=timeout_s, slots=self._slots, warm=warm
-        )
+        slots = self._slots if takes_slot else UNCOUNTED
+        return await run_script(self, script, args, env=env, stdin=stdin, timeout_s=timeout_s, slots=slots, warm=warm)
 
     def seat(self, env: Mapping[str, str] | None) -> Seat:
         """What the next program starts with, for one that is loaded already (see warm/)."""

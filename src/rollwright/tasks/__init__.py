@@ -24,3 +24,6 @@ from .taskset import Taskset as Taskset
 from .taskset import load_tasks as load_tasks
 from .tools import ToolHook as ToolHook
 from .tools import ToolRefusal as ToolRefusal
+from .watching import Refuse as Refuse
+from .watching import call_on_request as call_on_request
+from .watching import call_on_response as call_on_response

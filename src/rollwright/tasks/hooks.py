@@ -13,7 +13,13 @@ from .marks import Hook, HookKind, Mark, mark_of, read_hook
 from .task import Task
 from .tools import ToolHook, read_tool
 
-_BY_NAME = {"setup": HookKind.SETUP, "finalize": HookKind.FINALIZE, "respond": HookKind.RESPOND}
+_BY_NAME = {
+    "setup": HookKind.SETUP,
+    "finalize": HookKind.FINALIZE,
+    "respond": HookKind.RESPOND,
+    "on_request": HookKind.ON_REQUEST,
+    "on_response": HookKind.ON_RESPONSE,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +29,8 @@ class Hooks:
     setup: Hook | None = None
     finalize: Hook | None = None
     respond: Hook | None = None
+    on_request: Hook | None = None
+    on_response: Hook | None = None
     rewards: tuple[Hook, ...] = ()
     metrics: tuple[Hook, ...] = ()
     stops: tuple[Hook, ...] = ()
@@ -60,6 +68,8 @@ def hooks_of(task_type: type[Task]) -> Hooks:
         setup=only(HookKind.SETUP),
         finalize=only(HookKind.FINALIZE),
         respond=only(HookKind.RESPOND),
+        on_request=only(HookKind.ON_REQUEST),
+        on_response=only(HookKind.ON_RESPONSE),
         rewards=every(HookKind.REWARD),
         metrics=every(HookKind.METRIC),
         stops=every(HookKind.STOP),

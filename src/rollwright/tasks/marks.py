@@ -19,6 +19,10 @@ ROLLOUT_NAMES = ("trace", "state", "runtime", "reply")
 """What a hook of one rollout may ask for, by argument name."""
 GROUP_NAMES = ("traces", "states")
 """What a hook of a whole group may ask for."""
+REQUEST_NAMES = (*ROLLOUT_NAMES, "request")
+"""What a hook may ask for before a model call is made: also the call."""
+RESPONSE_NAMES = (*REQUEST_NAMES, "response")
+"""What a hook may ask for before an answer is seen: also the answer."""
 
 
 class HookKind(StrEnum):
@@ -30,6 +34,15 @@ class HookKind(StrEnum):
     STOP = "stop"
     GROUP_REWARD = "group reward"
     TOOL = "tool"
+    ON_REQUEST = "request hook"
+    ON_RESPONSE = "response hook"
+
+
+_NAMES = {
+    HookKind.GROUP_REWARD: GROUP_NAMES,
+    HookKind.ON_REQUEST: REQUEST_NAMES,
+    HookKind.ON_RESPONSE: RESPONSE_NAMES,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +145,7 @@ def mark_of(function: Any) -> Mark | None:
 def read_hook(owner: type, name: str, mark: Mark) -> Hook:
     """The method `name` of `owner` as a hook that asks for injected arguments only."""
     function = plain_method(owner, name, mark.kind)
-    known = GROUP_NAMES if mark.kind is HookKind.GROUP_REWARD else ROLLOUT_NAMES
+    known = _NAMES.get(mark.kind, ROLLOUT_NAMES)
     wants = argument_names(owner, name, mark.kind, function)
     for want in wants:
         if want not in known:

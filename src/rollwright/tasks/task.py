@@ -10,8 +10,9 @@ fresh for each of them. Subclass `Task`, add fields for the data, add methods fo
         def correct(self, reply: str) -> bool:
             return str(self.total) in reply
 
-Three methods count by their name alone: `setup` before the first model call, `respond` after each answer that asks for
-no tool (return None to end, or the text or messages to go on with), `finalize` after the last one and before scoring.
+Five methods count by their name alone: `setup` before the first model call, `respond` after each answer that asks for
+no tool (return None to end, or the text or messages to go on with), `finalize` after the last one and before scoring,
+`on_request` before each model call and `on_response` before its answer is seen (see `watching`).
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
 glibc keeps freed memory in its arenas; `malloc_trim` returns it to the system. It takes as long as the heap is big and
 locks one arena at a time, so it runs in a thread, only when the process has grown, and not more often than
-`min_interval_s`. Where the C library has no such function (musl, macOS, Windows) the trimmer says so and does nothing.
-It never runs the garbage collector.
+`min_interval_s`; and once more when the process has come to rest after work, since what it used then is free. Where the
+C library has no such function (musl, macOS, Windows) the trimmer says so and does nothing. It never runs the garbage
+collector.
 """
 
 from __future__ import annotations
@@ -22,6 +23,12 @@ import msgspec
 from .periodic import PeriodicThread
 
 MB = 1 << 20
+_RESTING_SHARE = 0.05
+"""A process that uses less of a core than this is at rest."""
+_REST_S = 2.5
+"""How long it must last."""
+_WORK_S = 1.0
+"""CPU that must have been used since the last rest, or there is nothing to give back."""
 
 
 def rss_bytes() -> int:
@@ -73,6 +80,24 @@ class TrimPacer:
         self._floor = rss
 
 
+class RestPacer:
+    """Finds the moment when a process has come to rest after work. Time and CPU are parameters."""
+
+    def __init__(self, now: float, cpu_s: float) -> None:
+        self._looked_at = self._busy_at = now
+        self._cpu_s = self._rested_cpu_s = cpu_s
+
+    def due(self, now: float, cpu_s: float) -> bool:
+        """True once per rest."""
+        if cpu_s - self._cpu_s > _RESTING_SHARE * (now - self._looked_at):
+            self._busy_at = now
+        self._looked_at, self._cpu_s = now, cpu_s
+        if now - self._busy_at < _REST_S or cpu_s - self._rested_cpu_s < _WORK_S:
+            return False
+        self._rested_cpu_s = cpu_s
+        return True
+
+
 class TrimStats(msgspec.Struct, frozen=True):
     enabled: bool
     """False where the C library has no malloc_trim."""
@@ -98,6 +123,7 @@ class MemoryTrimmer:
         self._trim = find_trim()
         self._read_rss = read_rss
         self._pacer = TrimPacer(growth_bytes, min_interval_s, time.monotonic(), read_rss())
+        self._rest = RestPacer(time.monotonic(), time.process_time())
         self._lock = threading.Lock()
         self._trims = 0
         self._freed_bytes = 0
@@ -116,7 +142,9 @@ class MemoryTrimmer:
             )
 
     def _look(self, late_s: float) -> None:
-        if self._trim is not None and self._pacer.due(time.monotonic(), self._read_rss()):
+        now = time.monotonic()
+        at_rest = self._rest.due(now, time.process_time())
+        if self._trim is not None and (self._pacer.due(now, self._read_rss()) or at_rest):
             self._trim_now(self._trim)
 
     def _trim_now(self, trim: Callable[[], bool]) -> None:

@@ -10,24 +10,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from enum import StrEnum
 
 import msgspec
 
 from rollwright.wire import CallRecord, Failure, Message, ModelReply, Node, Score, Stop, Timing, ToolSpec, Trace, Usage
 
+from .phases import Phase, Phases
 from .tape import Tapes
-
-
-class Phase(StrEnum):
-    """Where the time of a rollout goes."""
-
-    QUEUE = "queue_s"
-    PROVISION = "provision_s"
-    SETUP = "setup_s"
-    MODEL = "model_s"
-    TOOL = "tool_s"
-    SCORE = "score_s"
 
 
 class LiveTrace:
@@ -44,8 +33,7 @@ class LiveTrace:
         self._clock = clock
         self._began = clock()
         self._began_at = time.time()
-        self._spent: dict[Phase, float] = dict.fromkeys(Phase, 0.0)
-        self._phase: Phase | None = None
+        self._clockwork = Phases(clock)
         self._nodes: list[Node] = []
         self._children: dict[tuple[int, Message], list[int]] = {}
         self._nearest_call: list[int] = []
@@ -53,7 +41,8 @@ class LiveTrace:
         self._open: set[int] = set()
         self._tapes = Tapes()
         self._tip = -1
-        self._exact = True
+        self._inexact = ""
+        """The first reason for which tokens prove nothing."""
 
     def __repr__(self) -> str:
         return f"<LiveTrace {self.task_id}#{self.attempt} {len(self._nodes)} messages, {len(self._calls)} calls>"
@@ -69,6 +58,11 @@ class LiveTrace:
             if call.reply >= 0:
                 return self._nodes[call.reply].message.text
         return ""
+
+    @property
+    def open_calls(self) -> int:
+        """Calls that are under way."""
+        return len(self._open)
 
     def path(self, node: int) -> tuple[Message, ...]:
         """The messages from the root to `node`."""
@@ -108,7 +102,7 @@ class LiveTrace:
         intent = self._close(call)
         tokens = None
         if reply.tokens is None:
-            self._exact = False
+            self._doubt(f"call {call} was answered without token ids")
         else:
             tokens = self._tapes.segment(call, self._nearest_call[intent.prompt], reply.tokens)
         node = self._add(intent.prompt, reply.message, call=call)
@@ -127,32 +121,32 @@ class LiveTrace:
         self._tip = node
         return node
 
-    def abort(self, call: int, failure: Failure) -> None:
-        """Put on record that no answer came."""
+    def abort(self, call: int, failure: Failure, *, heard: bool = False) -> None:
+        """Put on record that no answer came. `heard` says that part of one was seen: whoever saw it may act on tokens
+        that are nowhere on record, so the rollout has lost a call."""
         intent = self._close(call)
         self._calls[call] = msgspec.structs.replace(intent, ended_s=self._now(), failure=failure)
+        if heard:
+            self._doubt(f"call {call} was cut after part of its answer was seen ({failure.kind})")
 
     @contextmanager
     def phase(self, phase: Phase) -> Iterator[None]:
-        """Count the time of a block. Phases do not nest: a rollout does one thing at a time."""
-        began = self._clock()
-        self._phase = phase
+        """Count the time of a block. Blocks may overlap, and each second counts once."""
+        self._clockwork.enter(phase)
         try:
             yield
         finally:
-            self._phase = None
-            self._spent[phase] += self._clock() - began
+            self._clockwork.leave(phase)
 
     def queued(self, seconds: float) -> None:
         """Of the phase that is running, `seconds` were spent waiting for a slot."""
-        self._spent[Phase.QUEUE] += seconds
-        if self._phase is not None:
-            self._spent[self._phase] -= seconds
+        self._clockwork.queued(seconds)
 
     def freeze(
         self, stop: Stop, *, scores: dict[str, Score] | None = None, reward: float = 0.0, failure: Failure | None = None
     ) -> Trace:
         """The finished record. A call that is still open was lost, so its tokens prove nothing."""
+        untrainable = self._untrainable()
         return Trace(
             task_id=self.task_id,
             attempt=self.attempt,
@@ -163,14 +157,25 @@ class LiveTrace:
             scores=scores or {},
             reward=reward,
             failure=failure,
-            trainable=self._exact and self.turns > 0 and not self._open,
+            trainable=not untrainable,
+            untrainable=untrainable,
             timing=self._timing(),
             runtime=self.runtime,
             info=self.info,
         )
 
+    def _doubt(self, reason: str) -> None:
+        self._inexact = self._inexact or reason
+
+    def _untrainable(self) -> str:
+        if self._inexact:
+            return self._inexact
+        if self._open:
+            return f"call {min(self._open)} was sent and its answer never came back"
+        return "" if self.turns else "the model gave no answer"
+
     def _timing(self) -> Timing:
-        spent = {phase.value: seconds for phase, seconds in self._spent.items()}
+        spent = {phase.value: seconds for phase, seconds in self._clockwork.spent().items()}
         return Timing(started_at=self._began_at, total_s=self._now(), **spent)
 
     def _add(self, parent: int, message: Message, call: int) -> int:

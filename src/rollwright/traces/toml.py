@@ -42,7 +42,7 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
 
 def _lines(table: Mapping[str, Any], path: tuple[str, ...]) -> list[str]:
     plain = [(key, value) for key, value in table.items() if not isinstance(value, Mapping) and value is not None]
-    lines = [f"{_key(key)} = {_value(value)}" for key, value in plain]
+    lines = [f"{_key(key)} = {toml_value(value)}" for key, value in plain]
     if path and lines:
         lines.insert(0, f"\n[{'.'.join(map(_key, path))}]")
     for key, value in table.items():
@@ -55,18 +55,19 @@ def _key(key: str) -> str:
     return key if _BARE.fullmatch(key) else _string(key)
 
 
-def _value(value: Any) -> str:
+def toml_value(value: Any) -> str:
+    """One value, as it stands behind its key."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, Enum):
-        return _value(value.value)
+        return toml_value(value.value)
     if isinstance(value, int | float):
         return repr(value)
     if isinstance(value, str | Path):
         return _string(str(value))
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{_key(key)} = {_value(item)}" for key, item in value.items()) + " }"
-    return "[" + ", ".join(_value(item) for item in value) + "]"
+        return "{ " + ", ".join(f"{_key(key)} = {toml_value(item)}" for key, item in value.items()) + " }"
+    return "[" + ", ".join(toml_value(item) for item in value) + "]"
 
 
 def _string(text: str) -> str:

@@ -11,9 +11,11 @@ from .calls import ReasoningDelta as ReasoningDelta
 from .calls import ReplyBuilder as ReplyBuilder
 from .calls import Routing as Routing
 from .calls import Sampling as Sampling
+from .calls import Source as Source
 from .calls import TextDelta as TextDelta
 from .calls import ToolCallDelta as ToolCallDelta
 from .calls import Usage as Usage
+from .calls import end_of as end_of
 from .calls import events_of as events_of
 from .calls import reply_of as reply_of
 from .errors import EngineError as EngineError

@@ -29,6 +29,19 @@ class Sampling(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True
     """Strings that end an answer."""
 
 
+class Source:
+    """How a call stood in the request that it was read from, for an engine of the same dialect. Opaque to all but
+    `dialects`, and no part of what a call says: it is equal to any other and to none at all."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return other is None or isinstance(other, Source)
+
+    def __hash__(self) -> int:
+        return hash(None)
+
+
 class ModelCall(msgspec.Struct, frozen=True, gc=False):
     """A request in no dialect. `extra` holds the request fields that we do not know, to be passed on untouched."""
 
@@ -40,6 +53,10 @@ class ModelCall(msgspec.Struct, frozen=True, gc=False):
     return_tokens: bool = False
     """Ask for token ids, logprobs and, where there are any, routed experts."""
     extra: dict[str, Any] = {}
+    dialect: str = ""
+    """The dialect that `extra` was read in. It means nothing in another one, so an engine of another drops it."""
+    source: Source | None = None
+    """What the call was read from. A copy of the call that says something else may keep it."""
 
 
 class Finish(StrEnum):
@@ -132,6 +149,8 @@ class End(msgspec.Struct, frozen=True, gc=False, tag="end"):
     tokens: CallTokens | None = None
     policy_version: int = 0
     model: str = ""
+    queue_s: float = 0.0
+    """How long the call waited on our side for a slot before it was sent."""
 
 
 Delta = TextDelta | ReasoningDelta | ToolCallDelta
@@ -200,7 +219,7 @@ class ReplyBuilder:
         if self._end is None:
             raise WireError("the stream was cut before its end")
         end = self._end
-        return ModelReply(self.message(), end.finish, end.usage, end.tokens, end.policy_version, end.model)
+        return ModelReply(self.message(), end.finish, end.usage, end.tokens, end.policy_version, end.model, end.queue_s)
 
 
 def reply_of(events: Iterable[Event]) -> ModelReply:
@@ -221,4 +240,9 @@ def events_of(reply: ModelReply) -> Iterator[Event]:
         elif isinstance(part, ToolCall):
             yield ToolCallDelta(index, part.arguments, part.id, part.name)
             index += 1
-    yield End(reply.finish, reply.usage, reply.tokens, reply.policy_version, reply.model)
+    yield end_of(reply)
+
+
+def end_of(reply: ModelReply) -> End:
+    """The terminal event of a finished reply."""
+    return End(reply.finish, reply.usage, reply.tokens, reply.policy_version, reply.model, reply.queue_s)

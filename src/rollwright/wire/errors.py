@@ -11,7 +11,8 @@
         ├── RuntimeFault      the box: could not start, or refused an operation
         │   └── RuntimeLost         it died under us; a fresh box may succeed
         ├── TaskBroken        the task's own code raised or returned nonsense; another try will not help
-        └── ToolError         a tool's own code broke (a tool that answers "no" is a value, not this)
+        ├── ToolError         a tool's own code broke (a tool that answers "no" is a value, not this)
+        └── ServingError      the workers that were asked did not answer (serve.protocol)
 
 Every class takes one message, so each survives pickling and the wire. Errors are translated once, at the border where
 they appear, with `raise ... from cause`.
@@ -34,6 +35,7 @@ class Layer(StrEnum):
     RUNTIME = "runtime"
     TASK = "task"
     TOOL = "tool"
+    SERVING = "serving"
 
 
 class RollwrightError(Exception):

@@ -109,6 +109,8 @@ class Trace(msgspec.Struct, frozen=True, gc=False):
     failure: Failure | None = None
     trainable: bool = True
     """False where the tokens cannot be proven exact."""
+    untrainable: str = ""
+    """Why not, in one sentence; empty where it is trainable."""
     timing: Timing = Timing()
     runtime: str = ""
     """The box it ran in, pooled or not; empty if it needed none."""

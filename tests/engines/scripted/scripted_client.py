@@ -7,7 +7,7 @@ import contextlib
 
 import aiohttp
 
-from rollwright.dialects import DIALECTS, MemoryImages
+from rollwright.dialects import DIALECTS, ImageStore
 from rollwright.engines.scripted import ScriptedServer, read_log
 from rollwright.wire import ModelCall, assistant, reply_of
 
@@ -26,7 +26,7 @@ class Client:
 
     async def ask(self, call: ModelCall, dialect="chat", key=""):
         speaks = DIALECTS[dialect]
-        body = speaks.write_request(call, MemoryImages())
+        body = speaks.write_request(call, ImageStore())
         headers = {"content-type": "application/json", **speaks.headers(key)}
         async with self.session.post(self.base_url + speaks.path, data=body, headers=headers) as response:
             if response.status != 200:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from rollwright.dialects.borders import OpenAiBorders
 
 from .reply import read_reply, write_reply
-from .request import read_request, write_request
+from .request import FORM, write_request
 from .stream import ChatStreamReader, ChatStreamWriter
 
 
 class ChatDialect(OpenAiBorders):
-    name = "chat"
+    name = FORM.name
+    form = FORM
     path = "/v1/chat/completions"
 
     read_reply = staticmethod(read_reply)
-    read_request = staticmethod(read_request)
     stream_reader = ChatStreamReader
     stream_writer = ChatStreamWriter
     write_reply = staticmethod(write_reply)

@@ -2,21 +2,30 @@
 
 A chat message has one slot for reasoning, one for text and one for tool calls, so an assistant message is written in
 that order and its reasoning is joined; signatures and `is_error` have no slot. Each tool result is a message of its
-own. Developer messages are system messages. Empty text makes no part in an assistant message. Fields of messages and
-tools that we do not know (`name`, `strict`) are not kept; those of the request are.
+own. Developer messages are system messages. Empty text makes no part in an assistant message. Fields that we do not
+know (`name`, `strict`) are no part of a message, and reach an engine of this dialect as they were written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 
-from rollwright.dialects.images import Images, get_data_url, put_data_url
+from rollwright.dialects.forms import Around, Group, Settings, read_element
+from rollwright.dialects.images import Images, get_data_url
 from rollwright.dialects.jsontext import dumps, read
-from rollwright.dialects.requests import read_extra, read_stop, split_heard, write_body, write_content
+from rollwright.dialects.requests import (
+    check_no_list,
+    read_outer,
+    read_stop,
+    split_heard,
+    write_body,
+    write_content,
+    write_list,
+)
 from rollwright.wire import (
     Image,
     Message,
@@ -100,7 +109,7 @@ class ToolSpecIn(Struct):
 
 class RequestIn(Struct):
     model: str
-    messages: list[SystemIn | DeveloperIn | UserIn | AssistantIn | ToolIn]
+    messages: list[Raw]
     tools: list[ToolSpecIn] | None = None
     temperature: float | None = None
     top_p: float | None = None
@@ -113,29 +122,44 @@ class RequestIn(Struct):
     n: int | None = None
 
 
+MessageIn = SystemIn | DeveloperIn | UserIn | AssistantIn | ToolIn
 WHAT = "the chat completion request"
 DECODER = msgspec.json.Decoder(RequestIn)
+MESSAGE_DECODER: msgspec.json.Decoder[MessageIn] = msgspec.json.Decoder(MessageIn)
 # `max_completion_tokens` is known and yet kept in `extra`: its presence says under which name the limit is passed on.
 KNOWN = frozenset(RequestIn.__struct_fields__) - {"n", "max_completion_tokens"}
 
 
-def read_request(body: bytes, images: Images) -> ModelCall:
-    request = read(DECODER, body, WHAT)
-    if request.n not in (None, 1):
-        raise WireError(f"n is {request.n}; one answer per request is served here")
-    tools = request.tools or []
-    extra = read_extra(body, KNOWN, [tool.function is not None for tool in tools], WHAT)
-    if request.return_token_ids and extra.get("logprobs") is True:
-        del extra["logprobs"]
-    return ModelCall(
-        model=request.model,
-        messages=tuple(_message(message, images) for message in request.messages),
-        tools=tuple(_spec(tool.function) for tool in tools if tool.function is not None),
-        sampling=_sampling(request),
-        stream=bool(request.stream),
-        return_tokens=bool(request.return_token_ids),
-        extra=extra,
-    )
+class ChatForm:
+    name = "chat"
+    field = "messages"
+    what = WHAT
+
+    def settings(self, outer: bytes) -> Settings:
+        request = read(DECODER, outer, WHAT)
+        check_no_list(request.messages, WHAT)
+        if request.n not in (None, 1):
+            raise WireError(f"n is {request.n}; one answer per request is served here")
+        tools = request.tools or []
+        extra, written = read_outer(outer, KNOWN, [tool.function is not None for tool in tools], WHAT)
+        if request.return_token_ids and extra.get("logprobs") is True:
+            del extra["logprobs"]
+        return Settings(
+            model=request.model,
+            tools=tuple(_spec(tool.function) for tool in tools if tool.function is not None),
+            sampling=_sampling(request),
+            stream=bool(request.stream),
+            return_tokens=bool(request.return_token_ids),
+            extra=extra,
+            written=written,
+        )
+
+    def groups(self, elements: Sequence[Raw], first: int, around: Around) -> Iterator[Group]:
+        for index, element in enumerate(elements, first):
+            yield Group(1, (_message(read_element(MESSAGE_DECODER, element, self, index), around),))
+
+
+FORM = ChatForm()
 
 
 def _sampling(request: RequestIn) -> Sampling:
@@ -153,43 +177,46 @@ def _spec(function: FunctionSpec) -> ToolSpec:
     return ToolSpec(function.name, function.description or "", function.parameters or {})
 
 
-def _message(message: SystemIn | DeveloperIn | UserIn | AssistantIn | ToolIn, images: Images) -> Message:
+def _message(message: MessageIn, around: Around) -> Message:
     if isinstance(message, AssistantIn):
-        return Message("assistant", tuple(_assistant_parts(message, images)))
-    content = _content(message.content, images)
+        return Message("assistant", tuple(_assistant_parts(message, around)))
+    content = _content(message.content, around)
     if isinstance(message, ToolIn):
         return Message("tool", (ToolResult(message.tool_call_id, content),))
     role: Role = "user" if isinstance(message, UserIn) else "system"
     return Message(role, content)
 
 
-def _assistant_parts(message: AssistantIn, images: Images) -> Iterator[Part]:
+def _assistant_parts(message: AssistantIn, around: Around) -> Iterator[Part]:
     if reasoning := message.reasoning_content or message.reasoning:
         yield Reasoning(reasoning)
-    for part in _content(message.content or "", images):
+    for part in _content(message.content or "", around):
         if not isinstance(part, Text) or part.text:
             yield part
     if message.refusal:
         yield Text(message.refusal)
     for call in message.tool_calls or ():
-        yield ToolCall(call.id, call.function.name, call.function.arguments)
+        yield around.call(call.id, call.function.name, call.function.arguments)
 
 
-def _content(content: Content, images: Images) -> tuple[Text | Image, ...]:
+def _content(content: Content, around: Around) -> tuple[Text | Image, ...]:
     if isinstance(content, str):
         return (Text(content),)
-    return tuple(_part(part, images) for part in content)
+    return tuple(_part(part, around) for part in content)
 
 
-def _part(part: TextPart | ImagePart | RefusalPart, images: Images) -> Text | Image:
+def _part(part: TextPart | ImagePart | RefusalPart, around: Around) -> Text | Image:
     if isinstance(part, ImagePart):
-        return put_data_url(images, part.image_url.url)
+        return around.image_at(part.image_url.url)
     return Text(part.text if isinstance(part, TextPart) else part.refusal)
 
 
 def write_request(call: ModelCall, images: Images) -> bytes:
-    messages = [out for message in call.messages for out in _messages_out(message, images)]
-    body = write_body(call, {"messages": messages}, _tool_out, _sampling_out(call))
+    def written(messages: Sequence[Message]) -> list[Any]:
+        return [out for message in messages for out in _messages_out(message, images)]
+
+    _, messages = write_list(call, FORM.name, 0, written, images)
+    body = write_body(call, FORM.name, {"messages": messages}, _tool_out, _sampling_out(call))
     if call.stream:
         # Without this the answer's last event has no usage, and our books would say zero.
         options = body.get("stream_options")

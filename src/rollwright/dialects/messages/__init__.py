@@ -7,18 +7,18 @@ from rollwright.dialects.jsontext import dumps
 
 from .reply import error_out, read_reply, write_reply
 from .reply import write_token_count as write_token_count
-from .request import read_request, write_request
+from .request import FORM, write_request
 from .stream import MessagesStreamReader, MessagesStreamWriter
 
 VERSION = "2023-06-01"
 
 
 class MessagesDialect(Borders):
-    name = "messages"
+    name = FORM.name
+    form = FORM
     path = "/v1/messages"
 
     read_reply = staticmethod(read_reply)
-    read_request = staticmethod(read_request)
     stream_reader = MessagesStreamReader
     stream_writer = MessagesStreamWriter
     write_reply = staticmethod(write_reply)

@@ -14,7 +14,8 @@ import msgspec
 import orjson
 from msgspec import Raw, Struct
 
-from rollwright.dialects.images import Images, get_base64, put_base64
+from rollwright.dialects.forms import Around
+from rollwright.dialects.images import Images, get_base64
 from rollwright.dialects.jsontext import json_object, raw_text
 from rollwright.dialects.requests import write_content
 from rollwright.wire import (
@@ -66,45 +67,122 @@ class ToolUseBlock(Struct, tag_field="type", tag="tool_use"):
     input: Raw
 
 
+class HeardElsewhere(Struct):
+    """What a provider can show its models and we cannot show others."""
+
+    title: str | None = None
+
+
+class DocumentBlock(HeardElsewhere, tag_field="type", tag="document"):
+    pass
+
+
+class SearchResultBlock(HeardElsewhere, tag_field="type", tag="search_result"):
+    pass
+
+
+class ToolReferenceBlock(HeardElsewhere, tag_field="type", tag="tool_reference"):
+    pass
+
+
+class SaidElsewhere(Struct):
+    """Of a tool that the provider runs: the call, or what came of it."""
+
+
+class ServerToolUseBlock(SaidElsewhere, tag_field="type", tag="server_tool_use"):
+    pass
+
+
+class WebSearchResultBlock(SaidElsewhere, tag_field="type", tag="web_search_tool_result"):
+    pass
+
+
+class WebFetchResultBlock(SaidElsewhere, tag_field="type", tag="web_fetch_tool_result"):
+    pass
+
+
+class CodeResultBlock(SaidElsewhere, tag_field="type", tag="code_execution_tool_result"):
+    pass
+
+
+class BashResultBlock(SaidElsewhere, tag_field="type", tag="bash_code_execution_tool_result"):
+    pass
+
+
+class EditorResultBlock(SaidElsewhere, tag_field="type", tag="text_editor_code_execution_tool_result"):
+    pass
+
+
+class ToolSearchResultBlock(SaidElsewhere, tag_field="type", tag="tool_search_tool_result"):
+    pass
+
+
+class McpToolUseBlock(SaidElsewhere, tag_field="type", tag="mcp_tool_use"):
+    pass
+
+
+class McpToolResultBlock(SaidElsewhere, tag_field="type", tag="mcp_tool_result"):
+    pass
+
+
 class ToolResultBlock(Struct, tag_field="type", tag="tool_result"):
     tool_use_id: str
-    content: str | list[TextBlock | ImageBlock] | None = None
+    content: str | list[TextBlock | ImageBlock | DocumentBlock | SearchResultBlock | ToolReferenceBlock] | None = None
     is_error: bool | None = None
 
 
 Said = TextBlock | ThinkingBlock | RedactedBlock | ToolUseBlock
 """What a model says."""
-Block = TextBlock | ImageBlock | ThinkingBlock | RedactedBlock | ToolUseBlock | ToolResultBlock
+Block = (
+    TextBlock | ImageBlock | ThinkingBlock | RedactedBlock | ToolUseBlock | ToolResultBlock | DocumentBlock
+    | SearchResultBlock | ServerToolUseBlock | WebSearchResultBlock | WebFetchResultBlock | CodeResultBlock
+    | BashResultBlock | EditorResultBlock | ToolSearchResultBlock | McpToolUseBlock | McpToolResultBlock
+)  # fmt: skip
 
 _WRAPPED = msgspec.json.Decoder(dict[str, str])
 
 
-def read_block(block: Block, images: Images) -> Part:
+def read_block(block: Block, around: Around) -> Iterator[Part]:
+    """The part that a block is; none for those of tools that the provider runs, which nobody else understands."""
     if isinstance(block, TextBlock):
-        return Text(block.text)
-    if isinstance(block, ImageBlock):
-        return _image(block, images)
-    if isinstance(block, ThinkingBlock):
-        return Reasoning(block.thinking, block.signature)
-    if isinstance(block, RedactedBlock):
-        return Reasoning("", _REDACTED + block.data)
-    if isinstance(block, ToolUseBlock):
-        return ToolCall(block.id, block.name, read_input(block.input))
-    return ToolResult(block.tool_use_id, _result_content(block, images), bool(block.is_error))
+        yield Text(block.text)
+    elif isinstance(block, ImageBlock):
+        yield _image(block, around)
+    elif isinstance(block, ThinkingBlock):
+        yield Reasoning(block.thinking, block.signature)
+    elif isinstance(block, RedactedBlock):
+        yield Reasoning("", _REDACTED + block.data)
+    elif isinstance(block, ToolUseBlock):
+        yield around.call(block.id, block.name, read_input(block.input))
+    elif isinstance(block, ToolResultBlock):
+        yield ToolResult(block.tool_use_id, tuple(_result_content(block, around)), bool(block.is_error))
+    elif isinstance(block, HeardElsewhere):
+        yield Text(_name_of(block))
 
 
-def _image(block: ImageBlock, images: Images) -> Image:
+def _name_of(block: HeardElsewhere) -> str:
+    """What stands in the trace for something that only an engine of this dialect can be shown."""
+    kind = str(type(block).__struct_config__.tag).replace("_", " ")
+    return f"[{kind}: {block.title}]" if block.title else f"[{kind}]"
+
+
+def _image(block: ImageBlock, around: Around) -> Image:
     if block.source.type != "base64":
         raise WireError(f"images must come as base64, not as {block.source.type[:40]!r}")
-    return put_base64(images, block.source.data, block.source.media_type)
+    return around.image(block.source.data, block.source.media_type)
 
 
-def _result_content(block: ToolResultBlock, images: Images) -> tuple[Text | Image, ...]:
-    if block.content is None:
-        return ()
+def _result_content(block: ToolResultBlock, around: Around) -> Iterator[Text | Image]:
     if isinstance(block.content, str):
-        return (Text(block.content),)
-    return tuple(Text(part.text) if isinstance(part, TextBlock) else _image(part, images) for part in block.content)
+        yield Text(block.content)
+        return
+    for part in block.content or ():
+        if isinstance(part, TextBlock):
+            yield Text(part.text)
+        elif isinstance(part, ImageBlock):
+            yield _image(part, around)
+        else:
+            yield Text(_name_of(part))
 
 
 def read_input(raw: Raw) -> str:

@@ -2,28 +2,34 @@
 
 Tool results are blocks of a user message there and messages of their own here: one per result. They are written into
 one user message together with what the user says next, as the API wants the answers to parallel calls. The first
-system message is the request's `system`. Fields of blocks and tools that we do not know (`cache_control`) are not kept;
-those of the request are. `seed` is no field of this API: it is sent if it is set, so that it is refused aloud.
+system message is the request's `system`. Fields that we do not know (`cache_control`) are no part of a message, and
+reach an engine of this dialect as they were written; so do blocks of the provider's own tools. `seed` is no field of
+this API: it is sent if it is set, so that it is refused aloud.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any, Literal
 
 import msgspec
-from msgspec import Struct
+import orjson
+from msgspec import Raw, Struct
 
+from rollwright.dialects.forms import Around, Group, Settings, read_element
 from rollwright.dialects.images import Images
 from rollwright.dialects.jsontext import dumps, read
-from rollwright.dialects.requests import read_extra, write_body, write_content
+from rollwright.dialects.requests import check_no_list, read_outer, write_body, write_content, write_list
+from rollwright.dialects.sources import source_of
 from rollwright.wire import Message, ModelCall, Part, Sampling, Text, ToolResult, ToolSpec, WireError
 
 from .blocks import (
     Block,
+    HeardElsewhere,
     ImageBlock,
     RedactedBlock,
+    SaidElsewhere,
     TextBlock,
     ThinkingBlock,
     ToolResultBlock,
@@ -54,7 +60,7 @@ class ToolSpecIn(Struct):
 
 class RequestIn(Struct):
     model: str
-    messages: list[MessageIn]
+    messages: list[Raw]
     system: str | list[TextBlock] | None = None
     tools: list[ToolSpecIn] | None = None
     max_tokens: int | None = None
@@ -65,37 +71,53 @@ class RequestIn(Struct):
     stream: bool | None = None
 
 
-_ALLOWED: dict[str, tuple[type[Block], ...]] = {
-    "user": (TextBlock, ImageBlock, ToolResultBlock),
-    "assistant": (TextBlock, ThinkingBlock, RedactedBlock, ToolUseBlock),
+_ALLOWED: dict[str, tuple[type[Struct], ...]] = {
+    "user": (TextBlock, ImageBlock, ToolResultBlock, HeardElsewhere),
+    "assistant": (TextBlock, ThinkingBlock, RedactedBlock, ToolUseBlock, SaidElsewhere),
     "system": (TextBlock,),
 }
 WHAT = "the messages request"
 DECODER = msgspec.json.Decoder(RequestIn)
+MESSAGE_DECODER = msgspec.json.Decoder(MessageIn)
 KNOWN = frozenset(RequestIn.__struct_fields__)
 
 
-def read_request(body: bytes, images: Images) -> ModelCall:
-    request = read(DECODER, body, WHAT)
-    tools = request.tools or []
-    return ModelCall(
-        model=request.model,
-        messages=(*_system(request), *(part for message in request.messages for part in _messages(message, images))),
-        tools=tuple(
-            ToolSpec(tool.name or "", tool.description or "", tool.input_schema or {})
-            for tool in tools
-            if tool.is_function
-        ),
-        sampling=Sampling(
-            temperature=request.temperature,
-            top_p=request.top_p,
-            max_tokens=request.max_tokens,
-            seed=request.seed,
-            stop=tuple(request.stop_sequences or ()),
-        ),
-        stream=bool(request.stream),
-        extra=read_extra(body, KNOWN, [tool.is_function for tool in tools], WHAT),
-    )
+class MessagesForm:
+    name = "messages"
+    field = "messages"
+    what = WHAT
+
+    def settings(self, outer: bytes) -> Settings:
+        request = read(DECODER, outer, WHAT)
+        check_no_list(request.messages, WHAT)
+        tools = request.tools or []
+        extra, written = read_outer(outer, KNOWN, [tool.is_function for tool in tools], WHAT)
+        return Settings(
+            model=request.model,
+            opening=tuple(_system(request)),
+            tools=tuple(_spec(tool) for tool in tools if tool.is_function),
+            sampling=Sampling(
+                temperature=request.temperature,
+                top_p=request.top_p,
+                max_tokens=request.max_tokens,
+                seed=request.seed,
+                stop=tuple(request.stop_sequences or ()),
+            ),
+            stream=bool(request.stream),
+            extra=extra,
+            written=written,
+        )
+
+    def groups(self, elements: Sequence[Raw], first: int, around: Around) -> Iterator[Group]:
+        for index, element in enumerate(elements, first):
+            yield Group(1, tuple(_messages(read_element(MESSAGE_DECODER, element, self, index), around)))
+
+
+FORM = MessagesForm()
+
+
+def _spec(tool: ToolSpecIn) -> ToolSpec:
+    return ToolSpec(tool.name or "", tool.description or "", tool.input_schema or {})
 
 
 def _system(request: RequestIn) -> Iterator[Message]:
@@ -105,8 +127,8 @@ def _system(request: RequestIn) -> Iterator[Message]:
         yield Message("system", tuple(Text(block.text) for block in request.system))
 
 
-def _messages(message: MessageIn, images: Images) -> Iterator[Message]:
-    parts = _parts(message, images)
+def _messages(message: MessageIn, around: Around) -> Iterator[Message]:
+    parts = _parts(message, around)
     if message.role == "assistant":
         yield Message("assistant", tuple(part for part in parts if part != Text("")))
     elif message.role == "system" or not parts:
@@ -119,7 +141,7 @@ def _messages(message: MessageIn, images: Images) -> Iterator[Message]:
                 yield Message("user", tuple(run))
 
 
-def _parts(message: MessageIn, images: Images) -> tuple[Part, ...]:
+def _parts(message: MessageIn, around: Around) -> tuple[Part, ...]:
     if isinstance(message.content, str):
         return (Text(message.content),)
     for block in message.content:
@@ -127,19 +149,28 @@ def _parts(message: MessageIn, images: Images) -> tuple[Part, ...]:
             raise WireError(
                 f"a message of the role {message.role!r} cannot hold a {type(block).__struct_config__.tag!r}"
             )
-    return tuple(read_block(block, images) for block in message.content)
+    return tuple(part for block in message.content for part in read_block(block, around))
 
 
 def write_request(call: ModelCall, images: Images) -> bytes:
-    messages = list(call.messages)
-    conversation: dict[str, Any] = {}
-    if messages and messages[0].role == "system":
-        conversation["system"] = write_content(messages.pop(0).parts, write_part, images)
-    conversation["messages"] = _turns(messages, images)
-    return dumps(write_body(call, conversation, _tool_out, _sampling_out(call.sampling)))
+    def written(messages: Sequence[Message]) -> list[Any]:
+        return _turns(messages, images)
+
+    begins_with_system = bool(call.messages) and call.messages[0].role == "system"
+    opening, turns = write_list(call, FORM.name, int(begins_with_system), written, images)
+    conversation: dict[str, Any] = {"system": _system_out(call, images)} if opening else {}
+    conversation["messages"] = turns
+    return dumps(write_body(call, FORM.name, conversation, _tool_out, _sampling_out(call.sampling)))
 
 
-def _turns(messages: list[Message], images: Images) -> list[dict[str, Any]]:
+def _system_out(call: ModelCall, images: Images) -> Any:
+    source = source_of(call, FORM.name)
+    if source is not None and source.opens(call.messages) > 0:
+        return orjson.Fragment(source.settings.written["system"])
+    return write_content(call.messages[0].parts, write_part, images)
+
+
+def _turns(messages: Sequence[Message], images: Images) -> list[dict[str, Any]]:
     turns: list[dict[str, Any]] = []
     answers: list[dict[str, Any]] | None = None
     for message in messages:

@@ -1,23 +1,33 @@
 """Items of the Responses API, to and from parts.
 
-An answer is a list of items there (reasoning, message, function call) and one assistant message here, so neighbouring
-items of the model are one message. Kinds of items that we do not know are refused by name.
+An answer is a list of items there (reasoning, message, call) and one assistant message here, so neighbouring items of
+the model are one message. Some programs send each call of an answer next to its output: calls that the model is known
+to have made in one answer are one message too, with the outputs behind it. Items of tools that the provider runs are no
+part of a message; kinds that we do not know are refused by name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import groupby
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Raw, Struct
 
-from rollwright.dialects.images import Images, get_data_url, put_data_url
+from rollwright.dialects.forms import Around, Group
+from rollwright.dialects.images import Images, get_data_url
 from rollwright.dialects.jsontext import new_id
 from rollwright.dialects.requests import split_heard, write_content
 from rollwright.wire import Image, Message, Part, Reasoning, Role, Text, ToolCall, ToolResult, WireError
 
+from .calls import CALLS, OUTPUTS, SHELL, called
+
 TEXT_TYPES = frozenset({"input_text", "output_text", "text", "summary_text", "reasoning_text"})
+_ELSEWHERE = frozenset({
+    "web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call", "computer_call",
+    "mcp_call", "mcp_list_tools", "compaction", "compaction_summary",
+})  # fmt: skip
+"""What the provider does or keeps on its own. It is said by the model's side, and only the provider understands it."""
 _ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 
 
@@ -34,43 +44,80 @@ class ItemIn(Struct):
     type: str = "message"
     role: str = ""
     content: str | list[ContentIn] | None = None
-    call_id: str = ""
+    id: str | None = None
+    call_id: str | None = None
     name: str = ""
     arguments: str = ""
+    input: str = ""
+    action: Raw | None = None
     output: str | list[ContentIn] | None = None
     summary: list[ContentIn] | None = None
     encrypted_content: str | None = None
 
+    @property
+    def is_said(self) -> bool:
+        return self.is_call or self.type == "reasoning" or self.type in _ELSEWHERE or self.is_words
 
-def read_items(items: Sequence[ItemIn], images: Images) -> Iterator[Message]:
-    """The conversation. What the model said in one go is one message."""
+    @property
+    def is_words(self) -> bool:
+        return self.type == "message" and self.role == "assistant"
+
+    @property
+    def is_call(self) -> bool:
+        return self.type in CALLS
+
+    @property
+    def called(self) -> str:
+        """The id of the call that it is or answers. The shell's may be that of the item."""
+        return self.call_id or (self.id or "" if self.type.startswith(SHELL) else "")
+
+
+def read_items(items: list[ItemIn], around: Around) -> Iterator[Group]:
+    """The conversation. What the model said in one go is one message, and one group with what stands within it."""
+    at = 0
+    while at < len(items):
+        group = _read_said(items, at, around) if items[at].is_said else Group(1, (_heard(items[at], around),))
+        at += group.elements
+        yield group
+
+
+def _read_said(items: list[ItemIn], at: int, around: Around) -> Group:
     said: list[Part] = []
-    for item in items:
-        parts = tuple(_said(item, images))
-        if parts or _is_said(item):
-            said += parts
-            continue
-        if said:
-            yield Message("assistant", tuple(said))
-            said = []
-        yield _heard(item, images)
-    if said:
-        yield Message("assistant", tuple(said))
+    outputs: list[Message] = []
+    made: set[str] = set()
+    """Calls of this answer that were met."""
+    awaited: set[str] = set()
+    """Calls of this answer that were not."""
+    end = at
+    for item in items[at:]:
+        if item.is_said and (not outputs or item.called in awaited):
+            said += _said(item, around)
+            made.add(item.called)
+            awaited = (awaited | around.siblings(item.called)) - made
+        elif item.type in OUTPUTS and awaited and item.called in made:
+            outputs.append(_heard(item, around))
+        else:
+            break
+        end += 1
+    closed = end < len(items) or (bool(outputs) and not awaited)
+    return Group(end - at, (Message("assistant", tuple(said)), *outputs) if said else tuple(outputs), closed)
 
 
-def _is_said(item: ItemIn) -> bool:
-    return item.type in ("reasoning", "function_call") or (item.type == "message" and item.role == "assistant")
-
-
-def _said(item: ItemIn, images: Images) -> Iterator[Part]:
-    if item.type == "function_call":
-        if not (item.call_id and item.name):
-            raise WireError("a function_call item needs a call_id and a name")
-        yield ToolCall(item.call_id, item.name, item.arguments)
+def _said(item: ItemIn, around: Around) -> Iterator[Part]:
+    if item.is_call:
+        call = read_call(item)
+        yield around.call(call.id, call.name, call.arguments)
     elif item.type == "reasoning":
         yield Reasoning(reasoning_text(item), item.encrypted_content or "")
-    elif item.type == "message" and item.role == "assistant":
-        yield from (part for part in _content(item.content, images) if part != Text(""))
+    elif item.is_words:
+        yield from (part for part in _content(item.content, around) if part != Text(""))
+
+
+def read_call(item: ItemIn) -> ToolCall:
+    name, arguments = called(item.type, item.name, item.arguments, item.input, item.action)
+    if not (item.called and name):
+        raise WireError(f"a {item.type} item needs a call_id and a name")
+    return ToolCall(item.called, name, arguments)
 
 
 def reasoning_text(item: ItemIn) -> str:
@@ -79,33 +126,35 @@ def reasoning_text(item: ItemIn) -> str:
     return content or "\n\n".join(part.text for part in item.summary or ())
 
 
-def _heard(item: ItemIn, images: Images) -> Message:
-    if item.type == "function_call_output":
-        if not item.call_id:
-            raise WireError("a function_call_output item needs a call_id")
-        return Message("tool", (ToolResult(item.call_id, _content(item.output, images)),))
+def _heard(item: ItemIn, around: Around) -> Message:
+    if item.type in OUTPUTS:
+        if not item.called:
+            raise WireError(f"a {item.type} item needs a call_id")
+        return Message("tool", (ToolResult(item.called, _content(item.output, around)),))
+    if item.type == "item_reference":
+        raise WireError("an input item refers to one that was sent before; nothing is kept here, so send it whole")
     if item.type != "message":
         raise WireError(f"input items of type {item.type[:60]!r} are not known here")
     if item.role not in _ROLES:
         raise WireError(f"a message has the role {item.role[:60]!r}; it must be one of {', '.join(_ROLES)}")
-    return Message(_ROLES[item.role], _content(item.content, images))
+    return Message(_ROLES[item.role], _content(item.content, around))
 
 
-def _content(content: str | list[ContentIn] | None, images: Images) -> tuple[Text | Image, ...]:
+def _content(content: str | list[ContentIn] | None, around: Around) -> tuple[Text | Image, ...]:
     if content is None:
         return ()
     if isinstance(content, str):
         return (Text(content),)
-    return tuple(_part(part, images) for part in content)
+    return tuple(_part(part, around) for part in content)
 
 
-def _part(part: ContentIn, images: Images) -> Text | Image:
+def _part(part: ContentIn, around: Around) -> Text | Image:
     if part.type in TEXT_TYPES:
         return Text(part.text)
     if part.type == "refusal":
         return Text(part.refusal)
     if part.type == "input_image" and part.image_url is not None:
-        return put_data_url(images, part.image_url)
+        return around.image_at(part.image_url)
     raise WireError(f"content of type {part.type[:60]!r} is not known here, or not without its bytes")
 
 

@@ -11,11 +11,12 @@ import msgspec
 from msgspec import Struct
 
 from rollwright.dialects.borders import raise_engine_error
-from rollwright.dialects.jsontext import read
+from rollwright.dialects.jsontext import read, string
 from rollwright.dialects.streaming import SseStreamReader
 from rollwright.wire import Event, ReasoningDelta, TextDelta, ToolCallDelta, WireError
 
-from .items import ItemIn, reasoning_text
+from .calls import CUSTOM, INPUT_BEGINS, INPUT_ENDS, SHELL
+from .items import ItemIn, read_call, reasoning_text
 from .reply import ResponseIn, message_text, read_end
 
 
@@ -58,6 +59,8 @@ class ResponsesStreamReader(SseStreamReader):
             self._tell(event.output_index, ReasoningDelta(event.delta), events)
         elif kind == "response.function_call_arguments.delta":
             self._tell(event.output_index, ToolCallDelta(self._tool(event.output_index), event.delta), events)
+        elif kind == "response.custom_tool_call_input.delta":
+            self._tell(event.output_index, ToolCallDelta(self._tool(event.output_index), _inside(event.delta)), events)
         elif kind == "response.reasoning_summary_part.added" and event.summary_index:
             self._tell(event.output_index, ReasoningDelta("\n\n"), events)
         elif kind == "response.output_item.added" and event.item is not None:
@@ -81,17 +84,20 @@ class ResponsesStreamReader(SseStreamReader):
         return self._tools[index]
 
     def _open(self, index: int, item: ItemIn, events: list[Event]) -> None:
-        if item.type == "function_call" and index not in self._tools:
-            self._tools[index] = len(self._tools)
-            events.append(ToolCallDelta(self._tools[index], item.arguments, item.call_id, item.name))
-            if item.arguments:
-                self._told.add(index)
+        if not item.is_call or item.type == SHELL or index in self._tools:
+            return
+        arguments = INPUT_BEGINS + '"' if item.type == CUSTOM else item.arguments
+        events.append(self._begin(index, arguments, item.called, item.name))
+        if item.arguments:
+            self._told.add(index)
+
+    def _begin(self, index: int, arguments: str, id: str, name: str) -> ToolCallDelta:
+        self._tools[index] = len(self._tools)
+        return ToolCallDelta(self._tools[index], arguments, id, name)
 
     def _close(self, index: int, item: ItemIn, events: list[Event]) -> None:
-        if item.type == "function_call":
-            self._open(index, item, events)
-            if index not in self._told:
-                self._tell(index, ToolCallDelta(self._tools[index], item.arguments), events)
+        if item.is_call:
+            self._close_call(index, item, events)
         elif item.type == "reasoning":
             text = "" if index in self._told else reasoning_text(item)
             if text or item.encrypted_content:
@@ -101,7 +107,25 @@ class ResponsesStreamReader(SseStreamReader):
         elif index not in self._told:
             self._tell(index, TextDelta(message_text(item)), events)
 
+    def _close_call(self, index: int, item: ItemIn, events: list[Event]) -> None:
+        """The shell is called all at once; the rest of another call is what no delta has told."""
+        if item.type == SHELL:
+            call = read_call(item)
+            events.append(self._begin(index, call.arguments, call.id, call.name))
+            return
+        self._open(index, item, events)
+        whole = _inside(item.input) if item.type == CUSTOM else item.arguments
+        if index not in self._told:
+            self._tell(index, ToolCallDelta(self._tools[index], whole), events)
+        if item.type == CUSTOM:
+            events.append(ToolCallDelta(self._tools[index], '"' + INPUT_ENDS))
+
     def _end(self, response: ResponseIn, events: list[Event]) -> None:
         called = [ToolCallDelta(index) for index in self._tools.values()]
         events.append(read_end(response, called, self._refused))
         self._ended = True
+
+
+def _inside(text: str) -> str:
+    """A piece of free text as it stands inside of a JSON string."""
+    return string(text).decode()[1:-1]

@@ -3,7 +3,7 @@ for "stopped to call tools": that is what an answer with function calls did."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -29,7 +29,8 @@ from rollwright.wire import (
     reply_of,
 )
 
-from .items import TEXT_TYPES, ItemIn, reasoning_text
+from .calls import FUNCTION, call_out, kinds_in
+from .items import TEXT_TYPES, ItemIn, read_call, reasoning_text
 from .request import tool_out
 
 _INCOMPLETE = {"content_filter": Finish.REFUSAL}
@@ -98,8 +99,9 @@ def _said_events(items: Sequence[ItemIn]) -> Iterator[Delta]:
     """The items of a whole reply as the events of a stream, so that both give the same reply."""
     tools = 0
     for item in items:
-        if item.type == "function_call":
-            yield ToolCallDelta(tools, item.arguments, item.call_id, item.name)
+        if item.is_call:
+            call = read_call(item)
+            yield ToolCallDelta(tools, call.arguments, call.id, call.name)
             tools += 1
         elif item.type == "reasoning":
             yield ReasoningDelta(reasoning_text(item), item.encrypted_content or "")
@@ -119,7 +121,8 @@ def message_text(item: ItemIn) -> str:
 
 def write_reply(reply: ModelReply, call: ModelCall) -> bytes:
     said = [part for part in reply.message.parts if isinstance(part, Text | Reasoning | ToolCall)]
-    items = [item_out(part) for part in said]
+    kinds = kinds_in(call)
+    items = [item_out(part, kinds) for part in said]
     return dumps(
         finished(response_head(call), items, End(reply.finish, reply.usage, None, reply.policy_version, reply.model))
     )
@@ -172,17 +175,10 @@ def _usage_out(usage: Usage) -> dict[str, Any]:
     }
 
 
-def item_out(part: Part, id: str = "", status: str = "completed") -> dict[str, Any]:
-    """What the model said, as an output item."""
+def item_out(part: Part, kinds: Mapping[str, str], id: str = "", status: str = "completed") -> dict[str, Any]:
+    """What the model said, as an output item. `kinds` are the tools that are called otherwise than functions."""
     if isinstance(part, ToolCall):
-        return {
-            "type": "function_call",
-            "id": id or new_id("fc_"),
-            "call_id": part.id,
-            "name": part.name,
-            "arguments": part.arguments,
-            "status": status,
-        }
+        return call_out(part, kinds.get(part.name, FUNCTION), id, status)
     if isinstance(part, Reasoning):
         return {
             "type": "reasoning",

@@ -2,35 +2,31 @@
 
 A first system message of one text is `instructions`. `stop` and `seed` are no fields of this API: they are sent if they
 are set, so that they are refused aloud, not forgotten. Nothing is stored between requests, so a request that refers to
-an earlier one is refused. Fields of items and tools that we do not know are not kept; those of the request are.
+an earlier one is refused. Fields that we do not know are no part of a message, and reach an engine of this dialect as
+they were written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 
+from rollwright.dialects.forms import Around, Group, Settings, read_element
 from rollwright.dialects.images import Images
 from rollwright.dialects.jsontext import dumps, read
-from rollwright.dialects.requests import read_extra, read_stop, write_body
+from rollwright.dialects.requests import check_no_list, read_outer, read_stop, write_body, write_list
 from rollwright.wire import Message, ModelCall, Sampling, Text, ToolSpec, WireError
 
+from .calls import ToolSpecIn, kinds_of
 from .items import ItemIn, read_items, write_items
-
-
-class ToolSpecIn(Struct):
-    type: str
-    name: str = ""
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
 
 
 class RequestIn(Struct):
     model: str
-    input: str | list[ItemIn]
+    input: str | list[Raw]
     instructions: str | None = None
     tools: list[ToolSpecIn] | None = None
     max_output_tokens: int | None = None
@@ -44,56 +40,66 @@ class RequestIn(Struct):
 
 WHAT = "the responses request"
 DECODER = msgspec.json.Decoder(RequestIn)
+ITEM_DECODER = msgspec.json.Decoder(ItemIn)
 KNOWN = frozenset(RequestIn.__struct_fields__)
 
 
-def read_request(body: bytes, images: Images) -> ModelCall:
-    request = read(DECODER, body, WHAT)
-    if request.previous_response_id is not None:
-        raise WireError("previous_response_id is not kept here; send the whole conversation as input")
-    tools = request.tools or []
-    return ModelCall(
-        model=request.model,
-        messages=tuple(_messages(request, images)),
-        tools=tuple(_spec(tool) for tool in tools if tool.type == "function"),
-        sampling=Sampling(
-            temperature=request.temperature,
-            top_p=request.top_p,
-            max_tokens=request.max_output_tokens,
-            seed=request.seed,
-            stop=read_stop(request.stop),
-        ),
-        stream=bool(request.stream),
-        extra=read_extra(body, KNOWN, [tool.type == "function" for tool in tools], WHAT),
-    )
+class ResponsesForm:
+    name = "responses"
+    field = "input"
+    what = WHAT
+
+    def settings(self, outer: bytes) -> Settings:
+        request = read(DECODER, outer, WHAT)
+        check_no_list(request.input, WHAT)
+        if request.previous_response_id is not None:
+            raise WireError("previous_response_id is not kept here; send the whole conversation as input")
+        tools = request.tools or []
+        extra, written = read_outer(outer, KNOWN, [bool(tool.kind) for tool in tools], WHAT)
+        return Settings(
+            model=request.model,
+            opening=tuple(_opening(request)),
+            tools=tuple(tool.spec() for tool in tools if tool.kind),
+            sampling=Sampling(
+                temperature=request.temperature,
+                top_p=request.top_p,
+                max_tokens=request.max_output_tokens,
+                seed=request.seed,
+                stop=read_stop(request.stop),
+            ),
+            stream=bool(request.stream),
+            extra=extra,
+            written=written,
+            tool_kinds=kinds_of(tools),
+        )
+
+    def groups(self, elements: Sequence[Raw], first: int, around: Around) -> Iterator[Group]:
+        items = [read_element(ITEM_DECODER, element, self, index) for index, element in enumerate(elements, first)]
+        return read_items(items, around)
 
 
-def _messages(request: RequestIn, images: Images) -> Iterator[Message]:
+FORM = ResponsesForm()
+
+
+def _opening(request: RequestIn) -> Iterator[Message]:
     if request.instructions is not None:
         yield Message("system", (Text(request.instructions),))
     if isinstance(request.input, str):
         yield Message("user", (Text(request.input),))
-    else:
-        yield from read_items(request.input, images)
-
-
-def _spec(tool: ToolSpecIn) -> ToolSpec:
-    if not tool.name:
-        raise WireError("a function tool has no name")
-    return ToolSpec(tool.name, tool.description or "", tool.parameters or {})
 
 
 def write_request(call: ModelCall, images: Images) -> bytes:
-    messages = list(call.messages)
-    conversation: dict[str, Any] = {}
-    if (instructions := _instructions(messages)) is not None:
-        conversation["instructions"] = instructions
-        del messages[0]
-    conversation["input"] = [item for message in messages for item in write_items(message, images)]
-    return dumps(write_body(call, conversation, tool_out, _sampling_out(call.sampling)))
+    def written(messages: Sequence[Message]) -> list[Any]:
+        return [item for message in messages for item in write_items(message, images)]
+
+    instructions = _instructions(call.messages)
+    opening, items = write_list(call, FORM.name, int(instructions is not None), written, images)
+    conversation: dict[str, Any] = {"instructions": instructions} if opening else {}
+    conversation["input"] = items
+    return dumps(write_body(call, FORM.name, conversation, tool_out, _sampling_out(call.sampling)))
 
 
-def _instructions(messages: list[Message]) -> str | None:
+def _instructions(messages: Sequence[Message]) -> str | None:
     if messages and messages[0].role == "system":
         parts = messages[0].parts
         if len(parts) == 1 and isinstance(parts[0], Text):

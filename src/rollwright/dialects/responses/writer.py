@@ -21,21 +21,26 @@ from rollwright.wire import (
     ToolCallDelta,
 )
 
+from .calls import CUSTOM, DELTAS, FUNCTION, SHELL, input_of, kinds_in
 from .reply import finished, item_out, response_head, text_out
 
 
 class _Item:
     """The open item: what is known of it, and what stands around each of its deltas."""
 
-    def __init__(self, index: int, delta: TextDelta | ReasoningDelta | ToolCallDelta) -> None:
+    def __init__(self, index: int, delta: TextDelta | ReasoningDelta | ToolCallDelta, tool_kind: str) -> None:
         self.index = index
         self.first = delta
         self.kind, prefix = _KINDS[type(delta)]
+        self.held = isinstance(delta, ToolCallDelta) and tool_kind != FUNCTION
+        """Whether its pieces are JSON of which the client is told only what it says, which takes the whole of it."""
+        if self.held:
+            self.kind, prefix = DELTAS.get(tool_kind, ""), _HELD_PREFIXES[tool_kind]
         self.id = new_id(prefix)
         self.pieces: list[str] = []
         self.signature = ""
         self.where = {"item_id": self.id, "output_index": index}
-        if self.kind != "response.function_call_arguments":
+        if not isinstance(delta, ToolCallDelta):
             self.where["content_index"] = 0
         self.head = b'event: %b.delta\ndata: {"type":"%b.delta",%b,' % (
             self.kind.encode(),
@@ -66,10 +71,12 @@ _KINDS: dict[type, tuple[str, str]] = {
     ReasoningDelta: ("response.reasoning_text", "rs_"),
     ToolCallDelta: ("response.function_call_arguments", "fc_"),
 }
+_HELD_PREFIXES = {CUSTOM: "ctc_", SHELL: "lsh_"}
 
 
 class ResponsesStreamWriter:
     def __init__(self, call: ModelCall) -> None:
+        self._kinds = kinds_in(call)
         self._response = response_head(call)
         self._sequence = 0
         self._items: list[dict[str, Any]] = []
@@ -108,8 +115,9 @@ class ResponsesStreamWriter:
         return out
 
     def _open(self, delta: TextDelta | ReasoningDelta | ToolCallDelta) -> tuple[_Item, bytes]:
-        item = self._item = _Item(len(self._items), delta)
-        shown = item_out(item.part, item.id, "in_progress")
+        tool_kind = self._kinds.get(delta.name, FUNCTION) if isinstance(delta, ToolCallDelta) else ""
+        item = self._item = _Item(len(self._items), delta, tool_kind)
+        shown = item_out(item.part, self._kinds, item.id, "in_progress")
         if "content" in shown:
             shown["content"] = []
         opened = self._event("response.output_item.added", {"output_index": item.index, "item": shown})
@@ -124,6 +132,9 @@ class ResponsesStreamWriter:
         if not piece:
             return b""
         item.pieces.append(piece)
+        return b"" if item.held else self._piece(item, piece)
+
+    def _piece(self, item: _Item, piece: str) -> bytes:
         self._sequence += 1
         return b'%b"sequence_number":%d,"delta":%b}\n\n' % (item.head, self._sequence - 1, string(piece))
 
@@ -133,10 +144,15 @@ class ResponsesStreamWriter:
         if item is None:
             return b""
         text = "".join(item.pieces)
-        shown = item_out(item.part, item.id)
+        shown = item_out(item.part, self._kinds, item.id)
         self._items.append(shown)
         done = {"output_index": item.index, "item": shown}
-        if isinstance(item.first, ToolCallDelta):
+        if item.held:
+            words = input_of(text)
+            told = bool(item.kind and words)
+            whole = self._piece(item, words) if told else b""
+            whole += self._event(f"{item.kind}.done", {**item.where, "input": words}) if item.kind else b""
+        elif isinstance(item.first, ToolCallDelta):
             whole = self._event(f"{item.kind}.done", {**item.where, "name": item.first.name, "arguments": text})
         elif isinstance(item.first, ReasoningDelta):
             whole = self._event(f"{item.kind}.done", {**item.where, "text": text})

@@ -79,12 +79,12 @@ class Player:
             tokens = reply.tokens
             if not arrival.call.return_tokens:
                 reply = msgspec.structs.replace(reply, tokens=None)
-        self._ring.add(CallLog(arrival.number, arrival.dialect, arrival.call, arrival.fault, reply, tokens))
+        self._ring.add(CallLog(arrival.number, arrival.dialect, _loggable(arrival.call), arrival.fault, reply, tokens))
         return reply
 
     def skip(self, arrival: Arrival) -> None:
         """Log a call that is not answered: a fault forbids it, the policy broke, or the client left."""
-        self._ring.add(CallLog(arrival.number, arrival.dialect, arrival.call, arrival.fault))
+        self._ring.add(CallLog(arrival.number, arrival.dialect, _loggable(arrival.call), arrival.fault))
 
     @property
     def log(self) -> list[CallLog]:
@@ -149,3 +149,8 @@ def _finish(message: Message) -> Finish:
 def _routed_from(call: ModelCall) -> int:
     start = call.extra.get(ROUTED_FROM, 0)
     return start if isinstance(start, int) else 0
+
+
+def _loggable(call: ModelCall) -> ModelCall:
+    """A log says what was asked. How it was written is of no use there, and takes as much room again."""
+    return msgspec.structs.replace(call, source=None)

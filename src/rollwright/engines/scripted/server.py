@@ -10,15 +10,14 @@ import asyncio
 import hmac
 import os
 import time
-from hashlib import sha256
 from types import TracebackType
 from typing import Any, Self
 
 import msgspec
 from aiohttp import web
 
-from rollwright.dialects import DIALECTS, Dialect, write_models
-from rollwright.wire import EngineError, EngineRefused, Image, ModelCall, ModelReply, UsageError, WireError
+from rollwright.dialects import DIALECTS, Dialect, Hashes, write_models
+from rollwright.wire import EngineError, EngineRefused, ModelCall, ModelReply, UsageError, WireError
 
 from .config import Fault, ScriptedConfig
 from .log import CallLog, Stats, write_log
@@ -40,7 +39,7 @@ class ScriptedServer:
         self.config = config or ScriptedConfig()
         self._player = Player(self.config, policy or make_policy(self.config))
         self._key = _expected_key(self.config)
-        self._images = _Hashes()
+        self._images = Hashes()
         self._max_body = int(self.config.max_body_mb * 2**20)
         self._runner: web.ServerRunner | None = None
         self.port = 0
@@ -202,16 +201,6 @@ class ScriptedServer:
             self.reset()
             return _json({})
         return self._refuse(_CHAT, 404, f"there is nothing at {request.method} {request.path}")
-
-
-class _Hashes:
-    """Images of which only the hash is kept: a script does not look at pictures."""
-
-    def put(self, data: bytes, media_type: str) -> Image:
-        return Image(sha256(data).hexdigest(), media_type)
-
-    def get(self, image: Image) -> bytes:
-        raise WireError(f"the scripted engine does not keep image {image.sha256[:12]}")
 
 
 def _expected_key(config: ScriptedConfig) -> str:

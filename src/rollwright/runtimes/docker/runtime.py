@@ -21,7 +21,7 @@ from rollwright.runtimes.contract import ExecResult, Process, Reach, Warm
 from rollwright.runtimes.journal import Journal
 from rollwright.runtimes.local import shielded
 from rollwright.runtimes.local.threads import in_thread
-from rollwright.runtimes.slots import CpuSlots
+from rollwright.runtimes.slots import UNCOUNTED, CpuSlots
 from rollwright.runtimes.standing import Standing
 from rollwright.runtimes.state import BoxState
 from rollwright.runtimes.warm.inbox import Inbox
@@ -69,6 +69,7 @@ class DockerRuntime:
 
     # Also with a network of its own a box does not reach this host's loopback but through `forward`.
     reach = Reach.PROXY_ONLY
+    shows_cache = False
 
     def __init__(
         self, config: DockerConfig | None = None, *, slots: CpuSlots | None = None, journal: Journal | None = None
@@ -146,13 +147,15 @@ class DockerRuntime:
         stdin: bytes = b"",
         timeout_s: float = 60.0,
         warm: Warm = False,
+        takes_slot: bool = True,
     ) -> ExecResult:
         """Run a PEP 723 script with the image's python3. `warm` loads it once per container."""
         inside = self._running()
         inbox = inside.inbox if warm else None
+        slots = self._slots if takes_slot else UNCOUNTED
         try:
             return await run_script(
-                inside, script, args, env=env, stdin=stdin, timeout_s=timeout_s, slots=self._slots, inbox=inbox
+                inside, script, args, env=env, stdin=stdin, timeout_s=timeout_s, slots=slots, inbox=inbox
             )
         except RuntimeFault as error:
             if inbox is not None and await self._ends(inside):

@@ -23,8 +23,9 @@ import msgspec
 
 from rollwright.runtimes.local.threads import in_thread
 from rollwright.runtimes.provision import cache_dir
+from rollwright.runtimes.provision.building import DEADLINE_S, locked
 from rollwright.runtimes.provision.flights import Flights
-from rollwright.runtimes.provision.interpreters import DEADLINE_S, locked, run_uv
+from rollwright.runtimes.provision.interpreters import run_uv
 from rollwright.runtimes.provision.pep723 import Needs, admits, needs_of
 from rollwright.wire import RuntimeFault
 

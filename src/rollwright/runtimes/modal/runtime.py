@@ -48,6 +48,7 @@ class ModalRuntime(ModalLife):
     """One sandbox."""
 
     reach = Reach.PROXY_ONLY
+    shows_cache = False
 
     def __init__(
         self,
@@ -129,6 +130,7 @@ class ModalRuntime(ModalLife):
         stdin: bytes = b"",
         timeout_s: float = 60.0,
         warm: Warm = False,
+        takes_slot: bool = True,
     ) -> ExecResult:
         """Run a PEP 723 script, brought into the box once. `warm` loads it there once between two resets."""
         self._running()
@@ -136,10 +138,10 @@ class ModalRuntime(ModalLife):
             place = f"{self.config.directory}/scripts"
             self._scripts = RemoteScripts(self._run_for_script, self._bring, place, self._slots)
         if not warm:
-            return await self._scripts.run_script(script, args, env or {}, stdin, timeout_s)
+            return await self._scripts.run_script(script, args, env or {}, stdin, timeout_s, takes_slot)
         self._inbox = inbox = self._inbox or self._new_inbox()
         limit = self.config.output_limit
-        return await self._scripts.run_warm(inbox, script, args, env or {}, stdin, timeout_s, limit)
+        return await self._scripts.run_warm(inbox, script, args, env or {}, stdin, timeout_s, limit, takes_slot)
 
     def _new_inbox(self) -> Inbox:
         """Of this epoch: nothing of it is used after the next reset."""

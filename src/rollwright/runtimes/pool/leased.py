@@ -36,6 +36,10 @@ class LeasedRuntime:
         raise RuntimeFault("what a leased box reaches is its own business")
 
     @property
+    def shows_cache(self) -> bool:
+        return self._runtime.shows_cache
+
+    @property
     def name(self) -> str:
         return self._runtime.name
 
@@ -96,8 +100,11 @@ class LeasedRuntime:
         stdin: bytes = b"",
         timeout_s: float = 60.0,
         warm: Warm = False,
+        takes_slot: bool = True,
     ) -> ExecResult:
-        return await self._box().run_script(script, args, env=env, stdin=stdin, timeout_s=timeout_s, warm=warm)
+        return await self._box().run_script(
+            script, args, env=env, stdin=stdin, timeout_s=timeout_s, warm=warm, takes_slot=takes_slot
+        )
 
     async def expose(self, port: int) -> str:
         return await self._box().expose(port)

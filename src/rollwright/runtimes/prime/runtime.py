@@ -41,6 +41,7 @@ class PrimeRuntime:
     """One box. Also an async context manager that starts and stops it."""
 
     reach = Reach.PROXY_ONLY
+    shows_cache = False
 
     def __init__(
         self, config: PrimeConfig | None = None, *, journal: Journal | None = None, slots: CpuSlots | None = None
@@ -125,14 +126,15 @@ class PrimeRuntime:
         stdin: bytes = b"",
         timeout_s: float = 60.0,
         warm: Warm = False,
+        takes_slot: bool = True,
     ) -> ExecResult:
         """Run a PEP 723 script with an interpreter that is made once per box. `warm` loads it once between resets."""
         box, given = self._running(), checked(env or {})
         try:
             if not warm:
-                return await box.scripts.run_script(script, args, given, stdin, timeout_s)
+                return await box.scripts.run_script(script, args, given, stdin, timeout_s, takes_slot)
             limit = self.config.output_limit
-            return await box.scripts.run_warm(box.inbox, script, args, given, stdin, timeout_s, limit)
+            return await box.scripts.run_warm(box.inbox, script, args, given, stdin, timeout_s, limit, takes_slot)
         finally:
             self._look_at(box)
 

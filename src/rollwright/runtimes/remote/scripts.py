@@ -18,7 +18,7 @@ from rollwright.runtimes.contract import ExecResult
 from rollwright.runtimes.local.threads import in_thread
 from rollwright.runtimes.provision import Needs, needs_of
 from rollwright.runtimes.provision.flights import Flights
-from rollwright.runtimes.slots import CpuSlots
+from rollwright.runtimes.slots import UNCOUNTED, CpuSlots
 from rollwright.runtimes.warm.boxed import run_in_box
 from rollwright.runtimes.warm.inbox import BoxScript, Inbox, programs
 from rollwright.wire import RuntimeFault
@@ -63,13 +63,19 @@ class RemoteScripts:
         self._flights: Flights[str] = Flights()
 
     async def run_script(
-        self, script: Path, args: Sequence[str], env: Mapping[str, str], stdin: bytes, timeout_s: float
+        self,
+        script: Path,
+        args: Sequence[str],
+        env: Mapping[str, str],
+        stdin: bytes,
+        timeout_s: float,
+        takes_slot: bool = True,
     ) -> ExecResult:
         """Run `script` cold. Bringing it there and the wait for a slot come before the deadline begins (law 6)."""
         needs = await in_thread(needs_of, script)
         place = await self.place(script)
         python = await self.interpreter(needs)
-        async with self._slots.take() as queue_s:
+        async with (self._slots if takes_slot else UNCOUNTED).take() as queue_s:
             result = await self._run([python, place, *args], env, stdin, timeout_s)
         return msgspec.structs.replace(result, queue_s=queue_s)
 
@@ -82,6 +88,7 @@ class RemoteScripts:
         stdin: bytes,
         timeout_s: float,
         output_limit: int,
+        takes_slot: bool = True,
     ) -> ExecResult:
         """The same answer from what is loaded in `inbox`."""
         needs = await in_thread(needs_of, script)
@@ -100,7 +107,7 @@ class RemoteScripts:
             stdin=stdin,
             timeout_s=timeout_s,
             output_limit=output_limit,
-            slots=self._slots,
+            slots=self._slots if takes_slot else UNCOUNTED,
             cold=cold,
         )
 

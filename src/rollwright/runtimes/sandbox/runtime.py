@@ -25,7 +25,7 @@ from rollwright.runtimes.local.child import spawn_turn
 from rollwright.runtimes.local.environment import checked
 from rollwright.runtimes.local.threads import in_thread
 from rollwright.runtimes.scripts import run_script
-from rollwright.runtimes.slots import CpuSlots
+from rollwright.runtimes.slots import UNCOUNTED, CpuSlots
 from rollwright.runtimes.standing import Standing, check_argv
 from rollwright.runtimes.state import BoxState, differences, told
 from rollwright.runtimes.warm.seat import JOINED, Seat, Starter
@@ -45,6 +45,8 @@ _CAPABILITIES = tuple(range(41))
 
 class SandboxRuntime:
     """One box. Also an async context manager that starts and stops it."""
+
+    shows_cache = True
 
     def __init__(
         self, config: SandboxConfig | None = None, *, slots: CpuSlots | None = None, journal: Journal | None = None
@@ -129,13 +131,13 @@ class SandboxRuntime:
         stdin: bytes = b"",
         timeout_s: float = 60.0,
         warm: Warm = False,
+        takes_slot: bool = True,
     ) -> ExecResult:
         """Run a PEP 723 script with the dependencies it declares. A cold one must lie where the box can see it."""
         self._running()
         await in_thread(_check_shown, self.config, script)
-        return await run_script(
-            self, script, args, env=env, stdin=stdin, timeout_s=timeout_s, slots=self._slots, warm=warm
-        )
+        slots = self._slots if takes_slot else UNCOUNTED
+        return await run_script(self, script, args, env=env, stdin=stdin, timeout_s=timeout_s, slots=slots, warm=warm)
 
     def seat(self, env: Mapping[str, str] | None) -> Seat:
         """What a script that was loaded outside takes on when it comes in (see warm/)."""

@@ -1,0 +1,75 @@
+"""`rollwright ctl ORDER [VALUE]`: orders to a running server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from rollwright import telemetry
+from rollwright.serve import EnvClient
+from rollwright.wire import UsageError
+
+from . import flags
+from .fields import settings_of
+from .serve import read_address
+from .talk import Talk, result
+
+ORDERS = ("status", "scale N", "drain [N]", "cancel [LABEL]")
+
+
+class CtlSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Give an order to a running server: status, scale N, drain [N], or cancel [LABEL]."""
+
+    server: str = ""
+    """The directory or file that `rollwright serve` left its address in."""
+    json: bool = False
+    """Print the answer as one line of JSON on stdout."""
+    debug: bool = False
+    """Show the traceback of an error."""
+
+
+def main(argv: Sequence[str], talk: Talk) -> int:
+    known, aliases = settings_of(CtlSettings), {"-s": "server"}
+    line = flags.cut("ctl", argv, known, aliases)
+    if line.help:
+        flags.print_help(CtlSettings(), "rollwright ctl", aliases, CtlSettings.__doc__ or "")
+        return 0
+    if not 1 <= len(line.words) <= 2:
+        raise UsageError(f"ctl takes an order and perhaps a value: {', '.join(ORDERS)}; see: rollwright ctl --help")
+    flags.checked(line.given, known)
+    settings = flags.apply(CtlSettings(), line.given, known, "rollwright ctl")
+    if not settings.server:
+        raise UsageError("ctl needs to know the server; add -s DIR, the directory that `rollwright serve` named")
+    order, *value = line.words
+    answer = telemetry.run(_asked(settings, order, *value))
+    if settings.json:
+        result(msgspec.json.encode(answer).decode())
+    else:
+        result(told(answer))
+    return 0
+
+
+async def _asked(settings: CtlSettings, order: str, value: str = "") -> dict[str, Any]:
+    client = EnvClient(read_address(settings.server), patience_s=0.0)
+    await client.connect()
+    try:
+        answer: dict[str, Any] = await client.ask(order, value)
+        return answer
+    finally:
+        await client.close()
+
+
+def told(answer: dict[str, Any]) -> str:
+    """The server's state for people."""
+    counts = ", ".join(f"{count} {name}" for name, count in answer["counts"].items()) or "nothing yet"
+    head = f"{answer['requests']} requests, {answer['queued_rollouts']} rollouts queued; {counts}"
+    rows = [
+        f"  worker {worker['slot']}.{worker['life']}  {worker['phase']:<9} {worker['rollouts']:>4} rollouts  "
+        f"{worker['vitals'].get('rss_mb', 0):>6.0f} MB  lag p99 {worker['vitals'].get('lag_p99_ms', 0):.1f} ms"
+        for worker in answer["workers"]
+    ]
+    late = [worker for worker in answer["workers"] if worker["stack"]]
+    stalls = [f"  worker {worker['slot']}.{worker['life']} stands at:\n{worker['stack']}" for worker in late]
+    return "\n".join([head, *rows, *stalls])

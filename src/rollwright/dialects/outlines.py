@@ -1,0 +1,113 @@
+"""Where the parts of a request lie in its bytes: what stands before its list of messages, each element of the list, and
+what follows. Values are cut out by the JSON reader, so that a bracket inside a string deceives nobody; what is not JSON
+is refused here.
+
+A list may also be read from a border within it, given what follows that border: reading JSON goes from left to right,
+so bytes that were read once mean the same when they stand at the beginning of another body."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from typing import NamedTuple
+
+import msgspec
+import orjson
+
+from rollwright.wire import WireError
+
+from .jsontext import read
+
+_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_ELEMENTS = msgspec.json.Decoder(list[msgspec.Raw])
+_OPENING = re.compile(rb"[ \t\n\r]*\{")
+_KEY = re.compile(rb'[ \t\n\r]*("(?:[^"\\]|\\.)*")[ \t\n\r]*:[ \t\n\r]*', re.DOTALL)
+_GAP = re.compile(rb"[ \t\n\r]*,?[ \t\n\r]*")
+_AT_BYTE = re.compile(r"\(byte (\d+)\)")
+# A name that no request has, for the list that is read from a border. Nobody outside learns it.
+_REST = secrets.token_hex(16)
+
+
+class Outline(NamedTuple):
+    """Offsets count from the beginning of the body, also where only the end of it was read."""
+
+    head: bytes
+    """All up to the bracket that opens the list, and with it. Empty where the request has no list."""
+    elements: list[msgspec.Raw]
+    ends: list[int]
+    """Where each element ends. The next one begins with the comma between them."""
+    after: bytes
+    """All from the bracket that closes the list."""
+
+
+def outline(body: bytes, field: str, what: str) -> Outline:
+    """The outline of a whole body. A `field` that is no list is no failure: it belongs to what follows."""
+    _check_text(body, 0, what)
+    fields = read(_FIELDS, body, what)
+    value = fields.get(field)
+    if value is None:
+        raise WireError(f"{what} does not parse: Object missing required field `{field}`")
+    if bytes(memoryview(value)[:1]) != b"[":
+        return Outline(b"", [], [], body)
+    begin = _value_of(body, fields, field, what) + 1
+    return _listed(body[:begin], body, begin, 0, read(_ELEMENTS, value, what))
+
+
+def outline_rest(head: bytes, rest: bytes, at: int, what: str) -> Outline:
+    """The outline from a border of the list: after its opening bracket or after one of its elements. `rest` is what
+    stands from there, and `at` the offset of the border."""
+    _check_text(rest, at, what)
+    before = b'{"%b":[' % _REST.encode() if at == len(head) else b'{"%b":[{}' % _REST.encode()
+    text = before + rest
+    shift = at - len(before)
+    try:
+        value = read(_FIELDS, text, what)[_REST]
+        elements = read(_ELEMENTS, value, what)
+    except WireError as error:
+        told = _AT_BYTE.sub(lambda found: f"(byte {int(found[1]) + shift})", str(error))
+        raise WireError(told) from error
+    if at != len(head):
+        del elements[0]
+    return _listed(head, text, len(before), shift, elements)
+
+
+def _check_text(body: bytes, shift: int, what: str) -> None:
+    """The JSON reader passes over fields that nobody asks for without looking at their text, and we hand them on."""
+    if body.isascii():
+        return
+    try:
+        body.decode()
+    except UnicodeDecodeError as error:
+        raise WireError(f"{what} is not UTF-8 at byte {error.start + shift}") from error
+
+
+def _value_of(body: bytes, fields: dict[str, msgspec.Raw], field: str, what: str) -> int:
+    """The offset of the value of `field`. The fields come in the order of the body, unless one comes twice."""
+    opening = _OPENING.match(body)
+    at = opening.end() if opening else 0
+    for name, value in fields.items():
+        key = _KEY.match(body, at)
+        if key is None or orjson.loads(key[1]) != name or not body.startswith(value, key.end()):
+            break
+        if name == field:
+            return key.end()
+        after_value = _GAP.match(body, key.end() + len(memoryview(value)))
+        at = after_value.end() if after_value else len(body)
+    raise named_twice(what)
+
+
+def named_twice(what: str) -> WireError:
+    return WireError(f"{what} names a field twice, so that readers would not agree on what it says")
+
+
+def _listed(head: bytes, text: bytes, at: int, shift: int, elements: list[msgspec.Raw]) -> Outline:
+    ends = []
+    for element in elements:
+        at = _after_gap(text, at) + len(memoryview(element))
+        ends.append(at + shift)
+    return Outline(head, elements, ends, text[_after_gap(text, at) :])
+
+
+def _after_gap(text: bytes, at: int) -> int:
+    gap = _GAP.match(text, at)
+    return gap.end() if gap else at

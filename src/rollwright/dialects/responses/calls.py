@@ -1,0 +1,99 @@
+"""The three ways in which the Responses API calls a tool: a function with JSON arguments, a custom tool with free text,
+and the shell with an action. Here all are tool calls with JSON text, so that any engine can make them: free text is the
+one string in an object, and the shell is a tool of that name.
+
+A call is written in the way of the tool that it names, which the request declared."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import orjson
+from msgspec import Raw, Struct
+
+from rollwright.dialects.jsontext import dumps, json_object, new_id, raw_text, string
+from rollwright.dialects.sources import source_of
+from rollwright.wire import ModelCall, ToolCall, ToolSpec, WireError
+
+FUNCTION, CUSTOM, SHELL = "function_call", "custom_tool_call", "local_shell_call"
+CALLS = frozenset({FUNCTION, CUSTOM, SHELL})
+OUTPUTS = frozenset({f"{FUNCTION}_output", f"{CUSTOM}_output", f"{SHELL}_output"})
+DELTAS = {FUNCTION: "response.function_call_arguments", CUSTOM: "response.custom_tool_call_input"}
+"""What the events of a call that is being written are named after. The shell is called all at once."""
+INPUT_BEGINS, INPUT_ENDS = '{"input":', "}"
+_SHELL_TOOL = "local_shell"
+_INPUT_SCHEMA = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
+_ACTION_SCHEMA = {
+    "type": "object",
+    "properties": {
+        "type": {"const": "exec"},
+        "command": {"type": "array", "items": {"type": "string"}},
+        "env": {"type": "object", "additionalProperties": {"type": "string"}},
+        "timeout_ms": {"type": "integer"},
+        "working_directory": {"type": "string"},
+    },
+    "required": ["type", "command"],
+}
+_INPUT = msgspec.json.Decoder(dict[str, str])
+
+
+class ToolSpecIn(Struct):
+    type: str
+    name: str = ""
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+
+    @property
+    def kind(self) -> str:
+        """How it is called; empty for tools that the provider runs itself."""
+        return {"function": FUNCTION, "custom": CUSTOM, _SHELL_TOOL: SHELL}.get(self.type, "")
+
+    def spec(self) -> ToolSpec:
+        if self.kind == SHELL:
+            return ToolSpec(_SHELL_TOOL, "Runs a command.", _ACTION_SCHEMA)
+        if not self.name:
+            raise WireError(f"a {self.type} tool has no name")
+        parameters = _INPUT_SCHEMA if self.kind == CUSTOM else self.parameters or {}
+        return ToolSpec(self.name, self.description or "", parameters)
+
+
+def kinds_of(tools: list[ToolSpecIn]) -> dict[str, str]:
+    """By name, the tools that are called otherwise than functions."""
+    return {tool.spec().name: tool.kind for tool in tools if tool.kind in (CUSTOM, SHELL)}
+
+
+def kinds_in(call: ModelCall) -> dict[str, str]:
+    """The same, of a call that was read."""
+    source = source_of(call, "responses")
+    return source.settings.tool_kinds if source is not None else {}
+
+
+def called(kind: str, name: str, arguments: str, input: str, action: Raw | None) -> tuple[str, str]:
+    """Name and arguments of a call as we tell them."""
+    if kind == CUSTOM:
+        return name, f"{INPUT_BEGINS}{string(input).decode()}{INPUT_ENDS}"
+    if kind == SHELL:
+        return _SHELL_TOOL, "{}" if action is None else raw_text(action, "the action of a shell call")
+    return name, arguments
+
+
+def call_out(call: ToolCall, kind: str, id: str, status: str) -> dict[str, Any]:
+    """A call as an output item."""
+    if kind == CUSTOM:
+        words = {"call_id": call.id, "name": call.name, "input": input_of(call.arguments)}
+        return {"type": CUSTOM, "id": id or new_id("ctc_"), **words, "status": status}
+    if kind == SHELL:
+        action = orjson.Fragment(call.arguments) if json_object(call.arguments) else {"type": "exec", "command": []}
+        return {"type": SHELL, "id": id or new_id("lsh_"), "call_id": call.id, "action": action, "status": status}
+    words = {"call_id": call.id, "name": call.name, "arguments": call.arguments}
+    return {"type": FUNCTION, "id": id or new_id("fc_"), **words, "status": status}
+
+
+def input_of(arguments: str) -> str:
+    """The free text of a call. A model that did not keep to the object has written the text itself."""
+    try:
+        words = _INPUT.decode(arguments)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return arguments
+    return words["input"] if words.keys() == {"input"} else dumps(words).decode()

@@ -1,0 +1,148 @@
+"""One model call from intent to commit. The intent is on record before the engine is asked and the answer before anyone
+sees its end; whatever else happens, the call is put on record as aborted. Exactly one of the two, once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rollwright.traces import Phase
+from rollwright.wire import (
+    End,
+    EngineError,
+    EngineUnavailable,
+    Event,
+    Failure,
+    Layer,
+    ModelCall,
+    ModelReply,
+    RolloutError,
+    WireError,
+    end_of,
+    events_of,
+    reply_of,
+)
+
+from .conversations import Conversation, Heads
+from .guard import Refusal
+
+if TYPE_CHECKING:
+    from .session import Session
+
+
+class Turn:
+    """A call that is allowed. It is run once, by `complete` or by `stream`."""
+
+    def __init__(self, session: Session, call: ModelCall, conversation: Conversation, heads: Heads) -> None:
+        self.call = call
+        """As the engine is asked."""
+        self.conversation = conversation
+        self.prompt = conversation.tip
+        """The node of the last message that the model is shown."""
+        self.reply: ModelReply | None = None
+        """The answer as it is seen, once it is on record."""
+        self.events: list[Event] = []
+        """What `stream` has given out so far."""
+        self._session = session
+        self._heads = heads
+
+    async def complete(self) -> ModelReply | Refusal:
+        """The whole answer, as the task lets it be seen."""
+        session, trace = self._session, self._session.trace
+        number = trace.prepare(self.prompt, self.call.model)
+        try:
+            with trace.phase(Phase.MODEL):
+                reply = await session.engine.complete(self.call)
+                trace.queued(reply.queue_s)
+        except BaseException as error:
+            # Cancellation too: an open call would make the rollout look as if it had lost an answer.
+            self._abort(number, error, heard=False)
+            raise
+        await self._commit(number, reply)
+        return await self._guarded(reply)
+
+    def stream(self) -> AsyncGenerator[Event | Refusal, None]:
+        """Events as they come, `End` last, and that one only after the answer is on record. A task that watches answers
+        sees each of them whole, so its programs see nothing of it before its end."""
+        guard = self._session.guard
+        return self._streamed() if guard is None or not guard.watches_answers else self._gathered()
+
+    async def _gathered(self) -> AsyncGenerator[Event | Refusal, None]:
+        reply = await self.complete()
+        if isinstance(reply, Refusal):
+            yield reply
+            return
+        for event in events_of(reply):
+            self.events.append(event)
+            yield event
+
+    async def _streamed(self) -> AsyncGenerator[Event | Refusal, None]:
+        session, trace, end = self._session, self._session.trace, None
+        number = trace.prepare(self.prompt, self.call.model)
+        told = self.events
+        try:
+            with trace.phase(Phase.MODEL):
+                async with aclosing(session.engine.stream(self.call)) as events:
+                    async for event in events:
+                        if type(event) is End:
+                            end = event
+                        else:
+                            told.append(event)
+                            yield event
+                reply = _whole([*told, end] if end is not None else told)
+                trace.queued(reply.queue_s)
+        except BaseException as error:
+            self._abort(number, error, heard=bool(told))
+            raise
+        await self._commit(number, reply)
+        told.append(end_of(reply))
+        yield told[-1]
+
+    async def _commit(self, number: int, reply: ModelReply) -> None:
+        session = self._session
+        self.conversation.answered(session.trace.commit(number, reply), reply.message)
+        self._heads.remember(self.conversation)
+        self.reply = reply
+        if isinstance(session.broken, EngineError):
+            session.broken = None
+        if session.guard is not None:
+            stop = await session.judged(session.guard.answered())
+            if stop is not None:
+                session.stop(stop)
+
+    def _abort(self, number: int, error: BaseException, *, heard: bool) -> None:
+        left = isinstance(error, asyncio.CancelledError | GeneratorExit)
+        failure = Failure.of(error, Layer.HARNESS if left else Layer.ENGINE)
+        if left:
+            failure = msgspec.structs.replace(failure, message="nobody waited for the answer any longer")
+        self._session.trace.abort(number, failure, heard=heard)
+        if isinstance(error, EngineError):
+            # Without its trail, which would keep the call and all that it holds.
+            self._session.broken = bare(error)
+
+    async def _guarded(self, reply: ModelReply) -> ModelReply | Refusal:
+        guard = self._session.guard
+        if guard is None:
+            return reply
+        verdict = await self._session.judged(guard.response(self.call, reply))
+        if isinstance(verdict, ModelReply):
+            self.reply = verdict
+        elif verdict.stop is not None:
+            self._session.stop(verdict.stop)
+        return verdict
+
+
+def bare(error: RolloutError) -> RolloutError:
+    """The same error without the frames that it passed."""
+    return type(error)(str(error))
+
+
+def _whole(events: list[Event]) -> ModelReply:
+    try:
+        return reply_of(events)
+    except WireError as error:
+        raise EngineUnavailable(str(error)) from error

@@ -1,0 +1,178 @@
+"""The interceptor: one port for the model calls of many rollouts.
+
+A program is handed an address and a key and believes that it talks to its provider. The key says which rollout it
+belongs to; the path says which dialect it speaks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Any, Self
+
+from aiohttp import web
+
+from rollwright.dialects import DIALECTS, Dialect, write_models
+from rollwright.harnesses import Door, Session
+
+from .admission import Admission, StateRoute
+from .bodies import Bodies
+from .carrying import OVER, Carrier
+from .config import InterceptConfig
+from .connection import Asked, Switchboard
+from .counting import count_tokens
+from .delivery import Answer
+from .keys import key_in
+from .rejection import FINAL, Rejected
+from .statebook import STATE_PATH, serve_state
+
+_CLOSE_S = 0.05
+_CHAT, _MESSAGES = DIALECTS["chat"], DIALECTS["messages"]
+# Clients differ in whether their base URL ends with /v1.
+_BY_PATH: dict[str, Dialect] = {
+    path: dialect for dialect in DIALECTS.values() for path in (dialect.path, dialect.path.removeprefix("/v1"))
+}
+_COUNT_PATHS = ("/v1/messages/count_tokens", "/messages/count_tokens")
+_MODEL_PATHS = ("/v1/models", "/models")
+
+
+class Interceptor:
+    """`async with Interceptor() as interceptor, interceptor.admit(session) as door: ...`"""
+
+    def __init__(self, config: InterceptConfig | None = None) -> None:
+        self.config = config or InterceptConfig()
+        self.port = 0
+        self._bodies = Bodies(self.config)
+        self._carrier = Carrier(self.config, self._bodies)
+        self._by_key: dict[str, Admission] = {}
+        self._by_state_key: dict[str, Admission] = {}
+        self._runner: web.ServerRunner | None = None
+
+    def __repr__(self) -> str:
+        calls = sum(len(admission.running) for admission in self._by_key.values())
+        held = self._bodies.budget.held
+        return f"<Interceptor {self.url}: {len(self._by_key)} rollouts, {calls} calls, {held} bytes>"
+
+    @property
+    def url(self) -> str:
+        """The root of the host as this machine sees it."""
+        return f"http://{self.config.host}:{self.port}"
+
+    async def __aenter__(self) -> Self:
+        server = Switchboard(self._serve, self.config.max_connections, self.config.idle_timeout_s)
+        self._runner = web.ServerRunner(server, shutdown_timeout=_CLOSE_S)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, self.config.host, self.config.port, backlog=1024)
+        await site.start()
+        self.port = self._runner.addresses[0][1]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trail: TracebackType | None
+    ) -> None:
+        await asyncio.gather(*(self._dismiss(admission) for admission in list(self._by_key.values())))
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    @asynccontextmanager
+    async def admit(
+        self,
+        session: Session,
+        *,
+        url: str = "",
+        state: dict[str, Any] | None = None,
+        routes: Mapping[str, StateRoute] | None = None,
+    ) -> AsyncIterator[Door]:
+        """Let the programs of one rollout in until the block ends; then its secrets open nothing and no call of it is
+        open. `url` is the address as they see it; `routes` are paths that the state key opens besides the state."""
+        admission = Admission(session, {} if state is None else state, routes or {}, self.config.kept_answers)
+        self._by_key[admission.key] = admission
+        self._by_state_key[admission.state_key] = admission
+        try:
+            yield Door((url or self.url).rstrip("/"), admission.key, admission.state_key)
+        finally:
+            await self._dismiss(admission)
+
+    async def _dismiss(self, admission: Admission) -> None:
+        self._by_key.pop(admission.key, None)
+        self._by_state_key.pop(admission.state_key, None)
+        await admission.seal()
+
+    async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
+        assert isinstance(request, Asked)
+        path = request.raw_path.partition("?")[0]
+        dialect = _BY_PATH.get(path)
+        try:
+            if dialect is not None:
+                return await self._admitted(request, path, dialect)
+            return await self._aside(request, path)
+        except Rejected as no:
+            return Answer(no.body(dialect or _shape(request)), no.status, no.headers, close=no.close)
+        finally:
+            request.forget()
+
+    async def _aside(self, request: Asked, path: str) -> web.StreamResponse:
+        """Paths that are no model calls."""
+        if path in _COUNT_PATHS or path in _MODEL_PATHS or path == STATE_PATH or path.startswith("/rollout/"):
+            return await self._admitted(request, path, None)
+        if path in ("/", "/health", "/v1"):
+            return Answer(b'{"status":"ok"}')
+        raise Rejected(404, f"there is nothing at {path[:200]!r}", headers=FINAL)
+
+    async def _admitted(self, request: Asked, path: str, dialect: Dialect | None) -> web.StreamResponse:
+        admission = self._admission(request, path)
+        if admission.requests >= self.config.max_open_calls:
+            text = f"{admission.requests} requests of this rollout are being served; ask again"
+            raise Rejected(429, text, headers={"Retry-After": "1"})
+        task = asyncio.current_task()
+        assert task is not None
+        admission.enter(task)
+        request.on_left = task.cancel
+        try:
+            if dialect is None:
+                return await self._beside(request, path, admission)
+            if request.method != "POST":
+                raise Rejected(405, f"{path} takes POST, not {request.method[:20]}", headers=FINAL)
+            return await self._carrier.carry(request, dialect, admission, task)
+        except asyncio.CancelledError:
+            if not admission.sealed or request.transport is None:
+                raise
+            task.uncancel()
+            if request.outlet is not None and request.outlet.begun:
+                return request.outlet
+            raise Rejected(403, OVER, headers=FINAL, close=True) from None
+        finally:
+            admission.leave(task)
+
+    def _admission(self, request: Asked, path: str) -> Admission:
+        key = key_in(request.headers)
+        if path.startswith("/rollout/"):
+            found, other = self._by_state_key.get(key), self._by_key
+        else:
+            found, other = self._by_key.get(key), self._by_state_key
+        if found is not None:
+            return found
+        if key in other:
+            raise Rejected(403, "this key opens something else of its rollout", headers=FINAL)
+        what = "the key is wrong, or its rollout is over" if key else "there is no key"
+        raise Rejected(401, what, headers=FINAL)
+
+    async def _beside(self, request: Asked, path: str, admission: Admission) -> web.StreamResponse:
+        if path in _MODEL_PATHS:
+            return Answer(write_models((admission.session.model,)))
+        if path in _COUNT_PATHS:
+            return Answer(count_tokens(await self._carrier.read(request, _MESSAGES, admission)))
+        if path in admission.routes:
+            return await admission.routes[path](request)
+        if path == STATE_PATH:
+            return await serve_state(request, admission.state, self._bodies)
+        raise Rejected(404, f"there is nothing at {path[:200]!r}", headers=FINAL)
+
+
+def _shape(request: Asked) -> Dialect:
+    """Whose errors a client understands that asks for a path we do not know."""
+    anthropic = "anthropic-version" in request.headers or "/messages" in request.raw_path
+    return _MESSAGES if anthropic else _CHAT

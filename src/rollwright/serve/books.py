@@ -1,0 +1,331 @@
+"""Who asked for what, who holds it, and what happens to it next. No socket, no clock, no process.
+
+Each function changes the books and returns what remains to be done as `Letter`s to clients and workers. A request is
+always in one place: in the queue, or held by one worker under a ticket. It leaves the books exactly once, with a last
+`Part`, `Done` or `Failed` to its client, or silently when its client is gone. Whatever comes back under a ticket that
+is no longer the request's own is dropped and counted.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from .protocol import Done, Drop, Envelope, Failed, Part, Run, Submit, Trouble, Voided
+
+Frames = Sequence[Any]
+"""What stands behind an envelope; carried, never looked at."""
+Peer = bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    to: Peer
+    envelope: Envelope
+    frames: Frames = ()
+    to_worker: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    client: Peer
+    asked: Submit
+    frames: Frames
+    expires: float
+    ticket: int = -1
+    holder: Peer | None = None
+    crashes: int = 0
+    arrived: set[int] = field(default_factory=set)
+    over: bool = False
+
+    @property
+    def weight(self) -> int:
+        return self.asked.rollouts - len(self.arrived)
+
+
+@dataclass(slots=True, eq=False)
+class Seat:
+    """A worker that may be given work."""
+
+    peer: Peer
+    capacity: int
+    load: int = 0
+    """Rollouts it holds."""
+    held: dict[int, Request] = field(default_factory=dict)
+    open: bool = True
+    """Whether it may be given more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How much the books take."""
+
+    window: int = 4096
+    """Rollouts one client may have here at once."""
+    queue: int = 65536
+    """Rollouts that may wait, over all clients."""
+    redispatches: int = 2
+    """How often a request runs again after its worker died."""
+
+
+class Books:
+    def __init__(self, bounds: Bounds = Bounds()) -> None:  # noqa: B008 - frozen
+        self.bounds = bounds
+        self.counts: Counter[str] = Counter()
+        self._queue: OrderedDict[Request, None] = OrderedDict()
+        self._queued = 0
+        self._requests: dict[tuple[Peer, int], Request] = {}
+        self._by_client: dict[Peer, dict[int, Request]] = {}
+        self._weights: Counter[Peer] = Counter()
+        self._seats: dict[Peer, Seat] = {}
+        self._affinity: OrderedDict[tuple[Peer, str], Peer] = OrderedDict()
+        self._deadlines: list[tuple[float, int, Request]] = []
+        self._next_ticket = 0
+        self._serial = 0
+        self.failing = ""
+        """Why nothing is taken any more; empty while all is well."""
+
+    def __repr__(self) -> str:
+        held = sum(len(seat.held) for seat in self._seats.values())
+        return f"<Books {len(self._queue)} queued, {held} held by {len(self._seats)} workers>"
+
+    # Clients
+
+    def submit(self, client: Peer, asked: Submit, frames: Frames, now: float) -> list[Letter]:
+        reason = self._objection(client, asked)
+        if reason is not None:
+            self.counts["refused"] += 1
+            return [Letter(client, Failed(asked.request, *reason))]
+        request = Request(client, asked, frames, now + asked.timeout_s)
+        self._requests[client, asked.request] = request
+        self._by_client.setdefault(client, {})[asked.request] = request
+        self._weights[client] += asked.rollouts
+        self.counts["submitted"] += 1
+        self._serial += 1
+        heapq.heappush(self._deadlines, (request.expires, self._serial, request))
+        self._enqueue(request)
+        return self.place(now)
+
+    def _objection(self, client: Peer, asked: Submit) -> tuple[Trouble, str] | None:
+        if self.failing:
+            return Trouble.NO_WORKERS, self.failing
+        if (client, asked.request) in self._requests:
+            return Trouble.REFUSED, f"request {asked.request} is already here; a number names one request"
+        if asked.rollouts < 1 or not asked.timeout_s > 0:
+            return Trouble.REFUSED, "a request needs at least one rollout and a deadline in the future"
+        if self._weights[client] + asked.rollouts > self.bounds.window:
+            return Trouble.OVERLOADED, f"the window of {self.bounds.window} rollouts is full"
+        if self._queued + asked.rollouts > self.bounds.queue:
+            return Trouble.OVERLOADED, f"{self._queued} rollouts are waiting, and {self.bounds.queue} may"
+        return None
+
+    def cancel(self, client: Peer, number: int) -> list[Letter]:
+        """The client no longer wants it. It hears so, unless the answer is on its way already."""
+        request = self._requests.get((client, number))
+        if request is None:
+            return []
+        return self._end(request, Failed(number, Trouble.CANCELLED, f"{request.asked.label} was cancelled"))
+
+    def cancel_labelled(self, label: str) -> list[Letter]:
+        """End every request with this label, or every request if it is empty."""
+        chosen = [key for key, request in self._requests.items() if label in ("", request.asked.label)]
+        return [letter for client, number in chosen for letter in self.cancel(client, number)]
+
+    def client_gone(self, client: Peer) -> list[Letter]:
+        letters: list[Letter] = []
+        for request in list(self._by_client.get(client, {}).values()):
+            letters += self._end(request, None)
+        return letters
+
+    def expire(self, now: float) -> list[Letter]:
+        """End what is past its deadline."""
+        letters: list[Letter] = []
+        while self._deadlines and (self._deadlines[0][0] <= now or self._deadlines[0][2].over):
+            request = heapq.heappop(self._deadlines)[2]
+            if not request.over:
+                words = f"{request.asked.label} took longer than {request.asked.timeout_s:g} s"
+                letters += self._end(request, Failed(request.asked.request, Trouble.TIMED_OUT, words))
+        self._forget_deadlines()
+        return letters
+
+    def _forget_deadlines(self) -> None:
+        """Requests that ended long before their deadline would keep their frames in memory until then."""
+        if len(self._deadlines) > 2 * len(self._requests) + 64:
+            self._deadlines = [entry for entry in self._deadlines if not entry[2].over]
+            heapq.heapify(self._deadlines)
+
+    # Workers
+
+    def seat(self, peer: Peer, capacity: int, now: float) -> list[Letter]:
+        """A worker has proven that it works."""
+        self._seats[peer] = Seat(peer, capacity)
+        return self.place(now)
+
+    def open_seat(self, peer: Peer, open: bool, now: float) -> list[Letter]:
+        """Whether it may be given more; what it holds goes on either way."""
+        if peer in self._seats:
+            self._seats[peer].open = open
+        return self.place(now) if open else []
+
+    def load_of(self, peer: Peer) -> int:
+        seat = self._seats.get(peer)
+        return seat.load if seat is not None else 0
+
+    def worker_lost(self, peer: Peer, why: str, now: float) -> list[Letter]:
+        """It is dead, with all it held."""
+        seat = self._seats.pop(peer, None)
+        if seat is None:
+            return []
+        letters: list[Letter] = []
+        # Backwards, because each is put at the head of the queue: the oldest is then the first again.
+        for request in reversed(list(seat.held.values())):
+            letters += self._crashed(request, why)
+        return letters + self.place(now)
+
+    def _crashed(self, request: Request, why: str) -> list[Letter]:
+        asked = request.asked
+        request.crashes += 1
+        request.holder, request.ticket = None, -1
+        if asked.retry and request.crashes <= self.bounds.redispatches:
+            self.counts["redispatched"] += 1
+            return self._again(request)
+        if not asked.retry:
+            words = f"{asked.label} was lost: {why}"
+            return self._end(request, Failed(asked.request, Trouble.WORKER_LOST, words))
+        self.counts["poison"] += 1
+        words = f"{asked.label} was held by {request.crashes} workers when they died; the last: {why}"
+        return self._end(request, Failed(asked.request, Trouble.POISON, words))
+
+    def _again(self, request: Request) -> list[Letter]:
+        voided = request.asked.together and bool(request.arrived)
+        if voided:
+            request.arrived.clear()
+        self._enqueue(request, first=True)
+        return [Letter(request.client, Voided(request.asked.request))] if voided else []
+
+    def result(self, peer: Peer, said: Part | Done | Failed, frames: Frames, now: float) -> list[Letter]:
+        """What a worker answers under a ticket; `said.request` is that ticket."""
+        seat = self._seats.get(peer)
+        request = seat.held.get(said.request) if seat is not None else None
+        if seat is None or request is None:
+            self.counts["late"] += 1
+            return []
+        number = request.asked.request
+        if isinstance(said, Part):
+            if said.position in request.arrived or not 0 <= said.position < request.asked.rollouts:
+                self.counts["late"] += 1
+                return []
+            request.arrived.add(said.position)
+            seat.load -= 1
+            part = Part(number, said.position, said.last)
+            if said.last:
+                return [*self._end(request, part, frames), *self.place(now)]
+            return [Letter(request.client, part, frames), *self.place(now)]
+        if isinstance(said, Done):
+            return [*self._end(request, Done(number), frames), *self.place(now)]
+        return [*self._end(request, Failed(number, said.trouble, said.message)), *self.place(now)]
+
+    # Placement
+
+    def place(self, now: float) -> list[Letter]:
+        """Give what waits to those who have room, the oldest first."""
+        letters: list[Letter] = []
+        while self._queue:
+            request = next(iter(self._queue))
+            seat = self._choose(request)
+            if seat is None:
+                break
+            del self._queue[request]
+            self._queued -= request.weight
+            letters.append(self._hand_over(request, seat, now))
+        return letters
+
+    def _choose(self, request: Request) -> Seat | None:
+        key = (request.client, request.asked.affinity)
+        if request.asked.affinity:
+            favourite = self._seats.get(self._affinity.get(key, b""))
+            if favourite is not None and favourite.open and _has_room(favourite, request):
+                return favourite
+        free = [seat for seat in self._seats.values() if seat.open and _has_room(seat, request)]
+        chosen = min(free, key=lambda seat: seat.load / seat.capacity, default=None)
+        if chosen is not None and request.asked.affinity:
+            self._affinity[key] = chosen.peer
+            self._affinity.move_to_end(key)
+            while len(self._affinity) > self.bounds.queue:
+                self._affinity.popitem(last=False)
+        return chosen
+
+    def _hand_over(self, request: Request, seat: Seat, now: float) -> Letter:
+        self._next_ticket += 1
+        request.ticket, request.holder = self._next_ticket, seat.peer
+        seat.held[request.ticket] = request
+        seat.load += request.weight
+        self.counts["dispatched"] += 1
+        run = Run(request.ticket, max(request.expires - now, 0.0), tuple(sorted(request.arrived)))
+        return Letter(seat.peer, run, request.frames, to_worker=True)
+
+    def _enqueue(self, request: Request, *, first: bool = False) -> None:
+        self._queue[request] = None
+        self._queue.move_to_end(request, last=not first)
+        self._queued += request.weight
+
+    # Endings
+
+    def fail_all(self, why: str) -> list[Letter]:
+        """Nothing can run here any more: everything ends now, and nothing more is taken."""
+        self.failing = why
+        letters: list[Letter] = []
+        for request in list(self._requests.values()):
+            letters += self._end(request, Failed(request.asked.request, Trouble.NO_WORKERS, why))
+        return letters
+
+    def _end(self, request: Request, last: Part | Done | Failed | None, frames: Frames = ()) -> list[Letter]:
+        """Take a request off the books, and off its worker if it still runs there."""
+        letters: list[Letter] = []
+        if request.holder is not None:
+            seat = self._seats[request.holder]
+            del seat.held[request.ticket]
+            seat.load -= request.weight
+            if not isinstance(last, Part | Done):
+                letters.append(Letter(seat.peer, Drop(request.ticket), to_worker=True))
+        elif request in self._queue:
+            del self._queue[request]
+            self._queued -= request.weight
+        request.over, request.frames = True, ()
+        client, number = request.client, request.asked.request
+        del self._requests[client, number]
+        del self._by_client[client][number]
+        self._weights[client] -= request.asked.rollouts
+        if not self._by_client[client]:
+            del self._by_client[client], self._weights[client]
+        self.counts[_outcome(last)] += 1
+        if last is not None:
+            letters.append(Letter(client, last, frames))
+        return letters
+
+    def status(self) -> dict[str, Any]:
+        return {
+            "queued_requests": len(self._queue),
+            "queued_rollouts": self._queued,
+            "requests": len(self._requests),
+            "clients": len(self._by_client),
+            "counts": dict(self.counts),
+        }
+
+    def held_by(self, peer: Peer) -> Iterable[Request]:
+        seat = self._seats.get(peer)
+        return () if seat is None else tuple(seat.held.values())
+
+
+def _has_room(seat: Seat, request: Request) -> bool:
+    # A group that is larger than a worker's capacity runs alone on it rather than never.
+    return seat.load + request.weight <= seat.capacity or not seat.held
+
+
+def _outcome(last: Part | Done | Failed | None) -> str:
+    if isinstance(last, Failed):
+        return last.trouble.value
+    return "done" if last is not None else "abandoned"

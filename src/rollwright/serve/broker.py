@@ -1,0 +1,389 @@
+"""The broker: carries requests to workers and results to clients, and keeps the workers alive.
+
+One thread, one plain loop over four sockets, no asyncio. It reads envelopes, asks the books and the slots what to do,
+and does it. Frames behind an envelope are passed on as they came. Whatever a peer sends that is no message of ours is
+answered with `Refused` and changes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+import zmq
+
+from rollwright.telemetry.lag import LagBook
+from rollwright.wire import WireError
+
+from .books import Books, Bounds, Letter, Peer
+from .launching import Exit, Launcher, WorkerOrder
+from .orders import OrderError, Orders
+from .protocol import (
+    VERSION,
+    Arrived,
+    Ask,
+    Beat,
+    Bye,
+    Cancel,
+    Done,
+    Envelope,
+    Failed,
+    FromClient,
+    FromWorker,
+    Hello,
+    Leave,
+    Part,
+    Probe,
+    Probed,
+    Refused,
+    Submit,
+    Tick,
+    Told,
+    Trouble,
+    Welcome,
+    pack,
+    unpack,
+)
+from .pulse import own_vitals
+from .slots import Life, Phase, Slots, SlotSettings, SlotsSpent
+from .wiring import Locks, bound
+
+log = logging.getLogger("rollwright.serve")
+
+TICK_S = 0.05
+CLIENT_TICK_S = 0.5
+CLIENT_SILENCE_S = 60.0
+"""A client whose loop is busy says nothing; one that is silent for so long is gone."""
+HELD = "(a call that does not let go of the interpreter)"
+DRAIN_AT_ONCE = 1024
+"""Messages taken from one socket before the others have their turn."""
+
+
+class BrokerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a broker is told at its start."""
+
+    workers: int = 1
+    """Worker processes."""
+    capacity: int = 64
+    """Rollouts at once in each."""
+    host: str = ""
+    """Import path of what the workers serve."""
+    options: str = "{}"
+    """JSON for it."""
+    window: int = 4096
+    """Rollouts one client may have in the broker at once."""
+    queue: int = 65536
+    """Rollouts that may wait, over all clients."""
+    redispatches: int = 2
+    """How often a request runs again after its worker died."""
+    slots: SlotSettings = SlotSettings()
+    """How patient the broker is with its workers."""
+
+
+class Broker:
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        locks: Locks,
+        launcher: Launcher,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        context: zmq.Context[zmq.Socket[bytes]] | None = None,
+    ) -> None:
+        self._settings = settings
+        self._launcher = launcher
+        self._clock = clock
+        self._name = secrets.token_hex(8)
+        self._context = context or zmq.Context()
+        self._front = bound(self._context, locks.address.front, locks)
+        self._back = bound(self._context, locks.address.back, locks)
+        self._pulse = bound(self._context, locks.address.pulse, locks, pull=True)
+        self.address = msgspec.structs.replace(
+            locks.address, front=_end(self._front), back=_end(self._back), pulse=_end(self._pulse)
+        )
+        self.books = Books(Bounds(settings.window, settings.queue, settings.redispatches))
+        self.slots = Slots(settings.workers, settings.slots, clock())
+        self._orders = Orders(self.books, self.slots, self._relieve, self.vitals, self._send_all)
+        self._lag = LagBook(clock(), TICK_S)
+        self._clients: dict[Peer, float] = {}
+        self._lives: dict[Peer, Life] = {}
+        self._probes: dict[Peer, int] = {}
+        self._told_state = self._state()
+        self._next_tick = self._next_client_tick = 0.0
+        self.closing = False
+
+    def __repr__(self) -> str:
+        return f"<Broker {len(self._clients)} clients, {self.slots!r}, {self.books!r}>"
+
+    def vitals(self) -> dict[str, float]:
+        """The broker's own. Its lag is how late its loop comes round."""
+        lag = self._lag.snapshot(self._clock())
+        return {
+            **own_vitals(),
+            "clients": float(len(self._clients)),
+            "lag_p50_ms": lag.p50_s * 1000,
+            "lag_p99_ms": lag.p99_s * 1000,
+            "lag_max_ms": lag.max_s * 1000,
+        }
+
+    def run(self) -> None:
+        """Until `closing` is set, which a signal handler may do."""
+        poller = zmq.Poller()
+        sockets: list[tuple[zmq.Socket[bytes], Callable[[Sequence[zmq.Frame]], None]]] = [
+            (self._pulse, self._on_pulse),
+            (self._back, self._on_worker),
+            (self._front, self._on_client),
+        ]
+        for socket, _ in sockets:
+            poller.register(socket, zmq.POLLIN)
+        while not self.closing:
+            readable = dict(poller.poll(int(max(self._next_tick - self._clock(), 0.0) * 1000) + 1))
+            for socket, handle in sockets:
+                if socket in readable:
+                    self._drain(socket, handle)
+            if self._clock() >= self._next_tick:
+                self._tick()
+
+    def close(self) -> None:
+        self._send_all(self.books.fail_all("the server was closed"))
+        self._launcher.close()
+        for socket in (self._front, self._back, self._pulse):
+            socket.close(linger=500)
+        self._context.term()
+
+    def _drain(self, socket: zmq.Socket[bytes], handle: Callable[[Sequence[zmq.Frame]], None]) -> None:
+        for _ in range(DRAIN_AT_ONCE):
+            try:
+                frames = socket.recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                return
+            handle(frames)
+
+    # Clients
+
+    def _on_client(self, frames: Sequence[zmq.Frame]) -> None:
+        peer = frames[0].bytes
+        try:
+            said = unpack(_envelope(frames, 1), FromClient)
+            self._client_said(peer, said, frames[2:])
+        except WireError as error:
+            self._send(self._front, peer, Refused(str(error)))
+
+    def _client_said(self, peer: Peer, said: Any, frames: Sequence[zmq.Frame]) -> None:
+        if isinstance(said, Hello):
+            self._welcome(peer, said)
+        elif peer not in self._clients:
+            self._send(self._front, peer, Refused("say hello first"))
+        elif isinstance(said, Submit):
+            self._submit(peer, said, frames)
+        elif isinstance(said, Cancel):
+            self._send_all(self.books.cancel(peer, said.request))
+        elif isinstance(said, Ask):
+            self._answer(peer, said)
+        elif isinstance(said, Bye):
+            self._client_gone(peer)
+        if peer in self._clients:
+            self._clients[peer] = self._clock()
+
+    def _welcome(self, peer: Peer, hello: Hello) -> None:
+        if not self._knows(hello.token):
+            self._send(self._front, peer, Refused("the token is not this server's"))
+        elif hello.version != VERSION:
+            self._send(self._front, peer, Refused(f"this server speaks version {VERSION}, not {hello.version}"))
+        else:
+            self._clients[peer] = self._clock()
+            self._send(self._front, peer, self._state())
+
+    def _submit(self, peer: Peer, said: Submit, frames: Sequence[zmq.Frame]) -> None:
+        if said.broker != self._name:
+            words = "it was sent to an earlier life of this broker"
+            self._send(self._front, peer, Failed(said.request, Trouble.REFUSED, words))
+            return
+        self._send_all(self.books.submit(peer, said, frames, self._clock()))
+
+    def _knows(self, token: str) -> bool:
+        return secrets.compare_digest(token.encode(), self.address.token.encode())
+
+    def _answer(self, peer: Peer, ask: Ask) -> None:
+        try:
+            body = self._orders.obey(ask.verb, ask.value, self._clock())
+        except OrderError as error:
+            self._send(self._front, peer, Told(ask.question, str(error)))
+            return
+        self._send(self._front, peer, Told(ask.question), [msgspec.json.encode({"name": self._name, **body})])
+
+    def _client_gone(self, peer: Peer) -> None:
+        self._clients.pop(peer, None)
+        self._send_all(self.books.client_gone(peer))
+
+    # Workers
+
+    def _on_worker(self, frames: Sequence[zmq.Frame]) -> None:
+        peer = frames[0].bytes
+        try:
+            said = unpack(_envelope(frames, 1), FromWorker)
+        except WireError as error:
+            log.warning("a worker said what is no message of ours: %s", error)
+            return
+        if isinstance(said, Arrived):
+            self._arrived(peer, said)
+        elif isinstance(said, Probed):
+            self._probed(peer, said)
+        elif isinstance(said, Part | Done | Failed):
+            self._send_all(self.books.result(peer, said, frames[2:], self._clock()))
+
+    def _arrived(self, peer: Peer, said: Arrived) -> None:
+        life = self.slots.life(said.slot, said.life)
+        if not self._knows(said.token) or said.version != VERSION or life is None or life.peer:
+            log.warning("a worker that nobody asked for was turned away (slot %d, life %d)", said.slot, said.life)
+            return
+        self.slots.arrived(life, peer, self._clock())
+        self._lives[peer] = life
+        self._probes[peer] = nonce = secrets.randbits(48)
+        self._send(self._back, peer, Probe(nonce))
+
+    def _probed(self, peer: Peer, said: Probed) -> None:
+        life = self._lives.get(peer)
+        if life is None or self._probes.pop(peer, None) != said.nonce:
+            return
+        self.slots.proven(life, self._clock())
+        self._send_all(self.books.seat(peer, self._settings.capacity, self._clock()))
+        self._tell_state()
+
+    def _on_pulse(self, frames: Sequence[zmq.Frame]) -> None:
+        try:
+            beat: Beat = unpack(_envelope(frames, 0), Beat)
+            vitals = msgspec.json.decode(frames[1].buffer, type=dict[str, float]) if len(frames) > 1 else {}
+        except (WireError, msgspec.DecodeError) as error:
+            log.warning("a pulse was no message of ours: %s", error)
+            return
+        life = self.slots.life(beat.slot, beat.life)
+        if life is None or not self._knows(beat.token):
+            return
+        self._pulse_came(life, beat.loop_age_s, beat.stack, vitals)
+
+    def _pulse_came(self, life: Life, loop_age_s: float, stack: str, vitals: dict[str, float]) -> None:
+        before = life.phase
+        self.slots.beat(life, loop_age_s, stack, vitals, self._clock())
+        if life.phase is before:
+            return
+        if life.phase is Phase.STALLED:
+            log.warning("%s stands still for %.1f s at:\n%s", life.name, life.loop_age_s, life.stack)
+        self._send_all(self.books.open_seat(life.peer, life.phase is Phase.READY, self._clock()))
+        self._tell_state()
+
+    def _relieve(self, life: Life) -> None:
+        """It gets no more work and is told to go when it has finished."""
+        if life.peer:
+            self._send_all(self.books.open_seat(life.peer, False, self._clock()))
+            self._send(self._back, life.peer, Leave())
+        else:
+            self._launcher.kill(life.slot, life.number)
+
+    # Time
+
+    def _tick(self) -> None:
+        now = self._clock()
+        self._next_tick = self._lag.tick(now)
+        try:
+            self._watch(now)
+        except SlotsSpent as error:
+            log.error("%s", error)
+            self._send_all(self.books.fail_all(str(error)))
+        self._send_all(self.books.expire(now))
+        self._tell_state()
+        if now >= self._next_client_tick:
+            self._next_client_tick = now + CLIENT_TICK_S
+            self._tick_clients(now)
+
+    def _watch(self, now: float) -> None:
+        for exit in self._launcher.exits():
+            self._ended(exit, now)
+        self._excuse(now)
+        for lost in self.slots.hopeless(now):
+            # Ended first: a process that is only stopped could wake up and answer.
+            self._launcher.kill(lost.life.slot, lost.life.number)
+            self._bury(lost.life, lost.why, now)
+        for life in self.slots.overgrown():
+            log.info("%s holds %.0f MB and is relieved", life.name, life.vitals.get("rss_mb", 0.0))
+            self._relieve(life)
+        if self.books.failing:
+            return
+        for life in self.slots.due(now):
+            self._launch(life)
+
+    def _excuse(self, now: float) -> None:
+        """A pulse that a computing worker keeps from beating is the sign of a stall."""
+        for life in self.slots.silent(now):
+            if self._launcher.computing(life.slot, life.number):
+                self._pulse_came(life, life.loop_age_s + now - life.last_beat, HELD, life.vitals)
+
+    def _launch(self, life: Life) -> None:
+        settings = self._settings
+        order = WorkerOrder(
+            life.slot, life.number, self.address.encode(), settings.host, settings.options, settings.capacity
+        )
+        self._launcher.start(order)
+
+    def _ended(self, exit: Exit, now: float) -> None:
+        life = self.slots.life(exit.slot, exit.life)
+        if life is not None:
+            self._bury(life, exit.words, now)
+
+    def _bury(self, life: Life, why: str, now: float) -> None:
+        if life.phase is not Phase.LEAVING:
+            log.warning("%s is dead: %s", life.name, why)
+        self._lives.pop(life.peer, None)
+        self._probes.pop(life.peer, None)
+        self._send_all(self.books.worker_lost(life.peer, f"{life.name}: {why}", now))
+        self.slots.buried(life, why, now)
+
+    def _tick_clients(self, now: float) -> None:
+        for peer, heard in list(self._clients.items()):
+            if now - heard > CLIENT_SILENCE_S:
+                self._client_gone(peer)
+            else:
+                self._send(self._front, peer, Tick())
+
+    def _state(self) -> Welcome:
+        return Welcome(self._name, self._settings.window, self.slots.ready, self.books.failing)
+
+    def _tell_state(self) -> None:
+        state = self._state()
+        if state != self._told_state:
+            self._told_state = state
+            for peer in list(self._clients):
+                self._send(self._front, peer, state)
+
+    # Sending
+
+    def _send_all(self, letters: Sequence[Letter]) -> None:
+        for letter in letters:
+            self._send(self._back if letter.to_worker else self._front, letter.to, letter.envelope, letter.frames)
+
+    def _send(self, socket: zmq.Socket[bytes], peer: Peer, envelope: Envelope, frames: Sequence[Any] = ()) -> None:
+        try:
+            socket.send_multipart([peer, pack(envelope), *frames], zmq.NOBLOCK, copy=False)
+        except zmq.ZMQError as error:
+            if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
+                raise
+            # A client that is gone has nobody to tell; a worker that is gone is noticed by its pulse or its exit.
+            if socket is self._front:
+                self._clients.pop(peer, None)
+                self._send_all(self.books.client_gone(peer))
+
+
+def _envelope(frames: Sequence[zmq.Frame], index: int) -> memoryview:
+    if len(frames) <= index:
+        raise WireError("a message needs an envelope")
+    return frames[index].buffer
+
+
+def _end(socket: zmq.Socket[bytes]) -> str:
+    last = socket.getsockopt(zmq.LAST_ENDPOINT)
+    assert isinstance(last, bytes)
+    return last.rstrip(b"\0").decode()

@@ -1,0 +1,285 @@
+"""EnvClient: a served environment as it looks from elsewhere. It has the same verbs as one served in this process.
+
+Every request has a deadline and ends: with traces, with a ServingError that says why it has none, or with ServerLost
+where nobody is left to serve any. When the broker dies and is born again within `patience_s`, what was asked of it is
+asked again; nothing is delivered twice, because the answers of an earlier life are addressed to numbers that nobody
+waits for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+import zmq
+
+from rollwright.tasks import Task, hooks_of
+from rollwright.wire import Trace, WireError
+from rollwright.wire.codec import Buffer, decode, encode
+
+from .link import Link
+from .protocol import (
+    Ask,
+    Cancel,
+    Done,
+    Ending,
+    Failed,
+    Job,
+    Part,
+    ServerLost,
+    ServingError,
+    Submit,
+    Told,
+    Trouble,
+    Voided,
+    amend,
+    failure_of,
+)
+from .window import Window
+from .wiring import Address
+
+DEFAULT_TIMEOUT_S = 3600.0
+OnTrace = Callable[[Trace], None]
+
+
+class _Pending:
+    """A request that waits for its end."""
+
+    def __init__(self, asked: Submit, frames: Sequence[Buffer], on_trace: OnTrace | None) -> None:
+        self.asked = asked
+        self.frames = frames
+        self.on_trace = on_trace
+        self.traces: dict[int, Trace] = {}
+        self.over: asyncio.Future[list[Trace]] = asyncio.get_running_loop().create_future()
+
+    def part(self, position: int, trace: Trace) -> None:
+        if position in self.traces or not 0 <= position < self.asked.rollouts:
+            raise WireError(f"rollout {position} of {self.asked.label} came twice or was not asked for")
+        self.traces[position] = trace
+        if self.on_trace is not None:
+            self.on_trace(trace)
+
+    def done(self, ending: Ending) -> None:
+        missing = [position for position in range(self.asked.rollouts) if position not in self.traces]
+        if missing:
+            raise WireError(f"{self.asked.label} is said to be done, but rollouts {missing} never came")
+        self.over.set_result(amend([self.traces[position] for position in range(self.asked.rollouts)], ending))
+
+    def fail(self, error: Exception) -> None:
+        if not self.over.done():
+            self.over.set_exception(error)
+
+
+class EnvClient:
+    """`async with EnvClient(address) as environment: trace = await environment.run(task)`."""
+
+    def __init__(self, address: Address | str, *, patience_s: float = 30.0, ready_timeout_s: float = 120.0) -> None:
+        """`patience_s` is how long a silent broker may take to be born again."""
+        where = Address.decode(address) if isinstance(address, str) else address
+        self._link = Link(where, self._heard, self._resubmit, self._fail_all, patience_s)
+        self._ready_timeout_s = ready_timeout_s
+        self._window = Window(1)
+        self._pending: dict[int, _Pending] = {}
+        self._questions: dict[int, asyncio.Future[Any]] = {}
+        self._next = 0
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"<EnvClient {len(self._pending)} requests pending, {self._window!r}>"
+
+    async def __aenter__(self) -> Self:
+        await self.connect()
+        try:
+            await self._link.until_ready(self._ready_timeout_s)
+        except BaseException:
+            await self.close()
+            raise
+        self._open_window()
+        return self
+
+    async def connect(self) -> None:
+        """Open the line without waiting for a worker: enough to give orders."""
+        await self._link.open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trail: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """What is pending fails now. Idempotent."""
+        if not self._closed:
+            self._closed = True
+            self._fail_all("the client was closed")
+            await self._link.close()
+
+    async def run(self, task: Task, attempt: int = 0, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> Trace:
+        """One rollout. A failed one is a trace with a failure; ServingError if none came back."""
+        (trace,) = await self.run_attempts(task, [attempt], timeout_s=timeout_s)
+        return trace
+
+    async def run_group(
+        self,
+        task: Task,
+        n: int,
+        *,
+        first_attempt: int = 0,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        on_trace: OnTrace | None = None,
+    ) -> list[Trace]:
+        """`n` rollouts of one task, in one worker, scored together where the task asks for it."""
+        attempts = range(first_attempt, first_attempt + n)
+        return await self.run_attempts(task, attempts, timeout_s=timeout_s, on_trace=on_trace)
+
+    async def stream_group(
+        self, task: Task, n: int, *, first_attempt: int = 0, timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> AsyncGenerator[Trace, None]:
+        """The group's traces as they finish, before they are scored together. Closing this early cancels the rest.
+        After the death of a worker a trace may come again, as another run of the same attempt."""
+        arrived: asyncio.Queue[Trace] = asyncio.Queue(maxsize=0)
+        running = asyncio.create_task(
+            self.run_group(task, n, first_attempt=first_attempt, timeout_s=timeout_s, on_trace=arrived.put_nowait)
+        )
+        try:
+            while not running.done() or not arrived.empty():
+                getting = asyncio.ensure_future(arrived.get())
+                await asyncio.wait({getting, running}, return_when=asyncio.FIRST_COMPLETED)
+                if getting.done():
+                    yield getting.result()
+                else:
+                    getting.cancel()
+            await running
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+    async def run_attempts(
+        self,
+        task: Task,
+        attempts: Sequence[int],
+        earlier: Sequence[Trace] = (),
+        *,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        on_trace: OnTrace | None = None,
+    ) -> list[Trace]:
+        """The given attempts at one task, as `Serving.run_attempts`. Waiting for room counts as well."""
+        if self._closed:
+            raise ServerLost("the client was closed")
+        job = Job(task.id, tuple(attempts), tuple(earlier))
+        together = bool(hooks_of(type(task)).group_rewards)
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._window.enter(len(attempts))
+        except TimeoutError as error:
+            words = f"{task.id} found no room within {timeout_s:g} s"
+            raise ServingError(words, Trouble.OVERLOADED) from error
+        try:
+            return await self._ask_for(task.id, job, together, deadline, on_trace)
+        finally:
+            self._window.leave(len(attempts))
+
+    async def _ask_for(
+        self, label: str, job: Job, together: bool, deadline: float, on_trace: OnTrace | None
+    ) -> list[Trace]:
+        left_s = max(deadline - asyncio.get_running_loop().time(), 0.001)
+        asked = Submit(0, len(job.attempts), label[:500], left_s, "", together=together)
+        pending = _Pending(asked, encode(job), on_trace)
+        self._submit(pending)
+        try:
+            # The broker keeps the deadline; this one is for a broker that does not.
+            async with asyncio.timeout(left_s + 10.0):
+                return await pending.over
+        except TimeoutError as error:
+            raise ServingError(f"{label} was not answered within {left_s:g} s", Trouble.TIMED_OUT) from error
+        finally:
+            if self._pending.pop(pending.asked.request, None) is not None and not self._closed:
+                self._link.send(Cancel(pending.asked.request))
+
+    async def ask(self, verb: str, value: str = "", *, timeout_s: float = 10.0) -> Any:
+        """An order to the server; its answer is what `rollwright ctl` prints."""
+        number = self._number()
+        self._questions[number] = answer = asyncio.get_running_loop().create_future()
+        self._link.send(Ask(number, verb, value))
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await answer
+        except TimeoutError as error:
+            raise ServingError(f"the server did not answer {verb!r} within {timeout_s:g} s") from error
+        finally:
+            del self._questions[number]
+
+    # What the link tells
+
+    def _heard(self, said: Any, frames: Sequence[zmq.Frame]) -> None:
+        if isinstance(said, Told):
+            self._told(said, frames)
+            return
+        pending = self._pending.get(said.request)
+        if pending is None:
+            return
+        try:
+            self._apply(pending, said, [frame.buffer for frame in frames])
+        except WireError as error:
+            self._forget(pending)
+            pending.fail(ServingError(f"{pending.asked.label} came back damaged: {error}"))
+            self._link.send(Cancel(said.request))
+
+    def _apply(self, pending: _Pending, said: Any, frames: Sequence[Buffer]) -> None:
+        if isinstance(said, Part):
+            pending.part(said.position, decode(frames, Trace))
+            if said.last:
+                pending.done(Ending())
+                self._forget(pending)
+        elif isinstance(said, Done):
+            pending.done(decode(frames, Ending))
+            self._forget(pending)
+        elif isinstance(said, Voided):
+            pending.traces.clear()
+        elif isinstance(said, Failed):
+            self._forget(pending)
+            pending.fail(failure_of(said))
+
+    def _told(self, said: Told, frames: Sequence[zmq.Frame]) -> None:
+        answer = self._questions.get(said.question)
+        if answer is None or answer.done():
+            return
+        if said.error:
+            answer.set_exception(ServingError(said.error, Trouble.REFUSED))
+        else:
+            answer.set_result(msgspec.json.decode(frames[0].buffer))
+
+    def _resubmit(self) -> None:
+        """The broker was born again and knows of nothing."""
+        self._open_window()
+        for pending in list(self._pending.values()):
+            self._forget(pending)
+            pending.traces.clear()
+            self._submit(pending)
+
+    def _fail_all(self, why: str) -> None:
+        for pending in list(self._pending.values()):
+            self._forget(pending)
+            pending.fail(ServerLost(f"{pending.asked.label} was lost: {why}"))
+
+    def _submit(self, pending: _Pending) -> None:
+        welcome = self._link.welcome
+        assert welcome is not None
+        pending.asked = msgspec.structs.replace(pending.asked, request=self._number(), broker=welcome.broker)
+        self._pending[pending.asked.request] = pending
+        self._link.send(pending.asked, pending.frames)
+
+    def _forget(self, pending: _Pending) -> None:
+        self._pending.pop(pending.asked.request, None)
+
+    def _open_window(self) -> None:
+        assert self._link.welcome is not None
+        self._window.size = self._link.welcome.window
+        self._window.admit()
+
+    def _number(self) -> int:
+        self._next += 1
+        return self._next

@@ -1,0 +1,117 @@
+"""The client's line to a broker: hello and welcome, silence, and the broker's rebirth. It knows nothing of requests."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import zmq
+
+from rollwright.wire import WireError
+
+from .carrier import Carrier
+from .protocol import VERSION, Bye, Envelope, Hello, Refused, ServerLost, Tick, ToClient, Welcome, unpack
+from .wiring import Address, connected
+
+TICK_S = 0.5
+SILENCE_S = 2.0
+"""A broker that says nothing for so long is away; it speaks twice a second."""
+
+
+class Link:
+    """`heard` gets every message that is not about the line; `reborn` is called when a broker with no memory answers;
+    `lost` when the line stayed dead for `patience_s`."""
+
+    def __init__(
+        self,
+        address: Address,
+        heard: Callable[[Any, Sequence[zmq.Frame]], None],
+        reborn: Callable[[], None],
+        lost: Callable[[str], None],
+        patience_s: float,
+    ) -> None:
+        self._address = address
+        self._heard, self._reborn, self._lost = heard, reborn, lost
+        self._patience_s = patience_s
+        self._context: Any = zmq.Context()
+        self.welcome: Welcome | None = None
+        self._changed = asyncio.Event()
+        self._refused = ""
+        self._spoke = time.monotonic()
+        self._ticking: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        self._carrier = Carrier(connected(self._context, self._address.front, self._address), self._on_message)
+        self._spoke = time.monotonic()
+        self._hello()
+        self._ticking = asyncio.create_task(self._tick(), name="link to the broker")
+
+    async def close(self) -> None:
+        if self._ticking is not None:
+            self._ticking.cancel()
+            await asyncio.gather(self._ticking, return_exceptions=True)
+            self._carrier.send(Bye())
+            self._carrier.close(linger_ms=200)
+        # Waits for the linger, in a thread: a loop must not.
+        await asyncio.to_thread(self._context.term)
+
+    def send(self, envelope: Envelope, frames: Sequence[Any] = ()) -> None:
+        self._carrier.send(envelope, frames)
+
+    @property
+    def ready(self) -> bool:
+        return self.welcome is not None and self.welcome.ready
+
+    async def until_ready(self, timeout_s: float) -> None:
+        """Wait until some worker has proven itself; ServerLost if none does in time, or if we are turned away."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not self.ready:
+                    if self._refused:
+                        raise ServerLost(f"the server turned us away: {self._refused}")
+                    if self.welcome is not None and self.welcome.failing:
+                        raise ServerLost(self.welcome.failing)
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError as error:
+            state = "no worker is ready" if self.welcome is not None else "nobody answers there"
+            raise ServerLost(f"{state} after {timeout_s:g} s") from error
+
+    def _hello(self) -> None:
+        self._carrier.send(Hello(VERSION, self._address.token))
+
+    def _on_message(self, frames: Sequence[zmq.Frame]) -> None:
+        try:
+            said = unpack(frames[0].buffer, ToClient)
+        except WireError as error:
+            self._lost(f"the broker does not speak our language: {error}")
+            return
+        self._spoke = time.monotonic()
+        if isinstance(said, Welcome):
+            self._welcomed(said)
+        elif isinstance(said, Refused):
+            self._refused = said.reason
+            self._changed.set()
+        elif not isinstance(said, Tick):
+            self._heard(said, frames[1:])
+
+    def _welcomed(self, said: Welcome) -> None:
+        before, self.welcome = self.welcome, said
+        self._refused = ""
+        self._changed.set()
+        if before is not None and before.broker != said.broker:
+            self._reborn()
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            silent_s = time.monotonic() - self._spoke
+            if silent_s > SILENCE_S + self._patience_s:
+                self._lost(f"the broker has been silent for {silent_s:.1f} s")
+            # A broker that was born again in less time than we call silence does not know us.
+            if silent_s > SILENCE_S or self.welcome is None or self._refused:
+                self._hello()
+            else:
+                self._carrier.send(Tick())

@@ -1,0 +1,234 @@
+"""The lives of the workers: which are to be started, watched, replaced or given up. Time is a parameter.
+
+A slot is a place for a worker; it has one life after the other. Three things can be wrong with a life, and they are
+different: it is dead (its process ended, or its pulse fell silent), its loop is stalled (the pulse goes on and says
+where the loop stands), or it has grown past its budget. A dead one is replaced after a pause that doubles with each
+death and is forgotten after a time of health; a stalled one only after `stall_limit_s`; a grown one is relieved: it
+gets no more work, its successor is started, and it goes when it has finished.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import msgspec
+
+HAPPENINGS = 256
+
+
+class SlotSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How patient the broker is with its workers."""
+
+    silence_s: float = 1.5
+    """A pulse that is silent for so long has stopped."""
+    start_timeout_s: float = 120.0
+    """How long a worker may take from its start to its first answer."""
+    stall_after_s: float = 1.0
+    """A loop that has not turned for so long is stalled."""
+    stall_limit_s: float = 300.0
+    """A worker stalled for so long is ended."""
+    max_restarts: int = 5
+    """Deaths of one slot, without health in between, that end the run."""
+    backoff_s: float = 0.25
+    """Pause before the second start in a row; it doubles from there."""
+    max_backoff_s: float = 30.0
+    health_s: float = 60.0
+    """A worker that was well for so long clears its slot's record."""
+    memory_mb: float = 0.0
+    """A worker larger than this is replaced when it has finished what it holds; 0 is no limit."""
+
+
+class Phase(StrEnum):
+    WAITING = "waiting"
+    """To be started at `due`."""
+    STARTING = "starting"
+    PROBING = "probing"
+    READY = "ready"
+    STALLED = "stalled"
+    LEAVING = "leaving"
+    """Gets no more work and goes when it has finished."""
+
+
+@dataclass(slots=True, eq=False)
+class Life:
+    """One worker process."""
+
+    slot: int
+    number: int
+    phase: Phase
+    began: float
+    peer: bytes = b""
+    last_beat: float = 0.0
+    ready_since: float = 0.0
+    loop_age_s: float = 0.0
+    stack: str = ""
+    vitals: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return f"worker {self.slot}.{self.number}"
+
+
+@dataclass(slots=True, eq=False)
+class Slot:
+    number: int
+    deaths: int = 0
+    due: float = 0.0
+    lives: int = 0
+    last_words: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    life: Life
+    why: str
+
+
+class Happening(msgspec.Struct, frozen=True):
+    """Something of note in the life of a worker."""
+
+    at: float
+    """By the broker's clock, which on one machine is everybody's monotonic clock."""
+    what: str
+    slot: int
+    life: int
+    why: str = ""
+
+
+class SlotsSpent(Exception):
+    """A slot's workers died more often than they may."""
+
+
+class Slots:
+    def __init__(self, count: int, settings: SlotSettings, now: float) -> None:
+        self.settings = settings
+        self._slots = {number: Slot(number, due=now) for number in range(count)}
+        self._lives: dict[tuple[int, int], Life] = {}
+        self.happenings: deque[Happening] = deque(maxlen=HAPPENINGS)
+        """The latest, oldest first."""
+
+    def __repr__(self) -> str:
+        phases = [life.phase.value for life in self._lives.values()]
+        told = ", ".join(f"{phases.count(phase)} {phase}" for phase in dict.fromkeys(phases)) or "none alive"
+        return f"<Slots {len(self._slots)}: {told}>"
+
+    @property
+    def lives(self) -> list[Life]:
+        return list(self._lives.values())
+
+    @property
+    def ready(self) -> bool:
+        return any(life.phase is Phase.READY for life in self._lives.values())
+
+    def life(self, slot: int, number: int) -> Life | None:
+        return self._lives.get((slot, number))
+
+    def of_peer(self, peer: bytes) -> Life | None:
+        return next((life for life in self._lives.values() if life.peer == peer), None)
+
+    def scale(self, count: int, now: float) -> list[Life]:
+        """Have `count` slots. Returns the lives that are to leave."""
+        for number in range(count):
+            self._slots.setdefault(number, Slot(number, due=now))
+        surplus = [number for number in self._slots if number >= count]
+        for number in surplus:
+            del self._slots[number]
+        leaving = [life for life in self._lives.values() if life.slot in surplus and life.phase is not Phase.LEAVING]
+        for life in leaving:
+            life.phase = Phase.LEAVING
+        return leaving
+
+    def leave(self, slot: int | None) -> list[Life]:
+        """The lives of one slot, or of all, are to leave; successors follow at once."""
+        leaving = [
+            life for life in self._lives.values() if slot in (None, life.slot) and life.phase is not Phase.LEAVING
+        ]
+        for life in leaving:
+            life.phase = Phase.LEAVING
+        return leaving
+
+    def due(self, now: float) -> list[Life]:
+        """Lives to start now."""
+        occupied = {life.slot for life in self._lives.values() if life.phase is not Phase.LEAVING}
+        started: list[Life] = []
+        for slot in self._slots.values():
+            if slot.number in occupied or slot.due > now:
+                continue
+            slot.lives += 1
+            life = Life(slot.number, slot.lives, Phase.STARTING, now, last_beat=now)
+            self._lives[slot.number, life.number] = life
+            started.append(life)
+        return started
+
+    def arrived(self, life: Life, peer: bytes, now: float) -> None:
+        life.peer, life.phase, life.last_beat = peer, Phase.PROBING, now
+
+    def proven(self, life: Life, now: float) -> None:
+        life.phase, life.ready_since = Phase.READY, now
+        self._note(life, "ready", now)
+
+    def beat(self, life: Life, loop_age_s: float, stack: str, vitals: dict[str, float], now: float) -> None:
+        life.last_beat, life.loop_age_s, life.vitals = now, loop_age_s, vitals
+        stalled = loop_age_s > self.settings.stall_after_s
+        life.stack = stack if stalled else ""
+        if life.phase is Phase.READY and stalled:
+            life.phase = Phase.STALLED
+            self._note(life, "stalled", now, stack)
+        elif life.phase is Phase.STALLED and not stalled:
+            life.phase = Phase.READY
+
+    def overgrown(self) -> list[Life]:
+        """Ready lives that are past their budget, now marked as leaving."""
+        budget = self.settings.memory_mb
+        if budget <= 0:
+            return []
+        over = [
+            life
+            for life in self._lives.values()
+            if life.phase is Phase.READY and life.vitals.get("rss_mb", 0.0) > budget
+        ]
+        for life in over:
+            life.phase = Phase.LEAVING
+        return over
+
+    def silent(self, now: float) -> list[Life]:
+        """Lives whose pulse has stopped."""
+        return [life for life in self._lives.values() if self._is_silent(life, now)]
+
+    def _is_silent(self, life: Life, now: float) -> bool:
+        return life.phase is not Phase.STARTING and now - life.last_beat > self.settings.silence_s
+
+    def hopeless(self, now: float) -> list[Lost]:
+        """Lives that are to be ended: silent, never ready, or stalled for too long."""
+        return [Lost(life, why) for life in self._lives.values() if (why := self._verdict(life, now))]
+
+    def _verdict(self, life: Life, now: float) -> str:
+        settings = self.settings
+        if life.phase in (Phase.STARTING, Phase.PROBING) and now - life.began > settings.start_timeout_s:
+            return f"it was not ready within {settings.start_timeout_s:g} s"
+        if self._is_silent(life, now):
+            return f"its pulse was silent for {now - life.last_beat:.1f} s"
+        if life.loop_age_s > settings.stall_limit_s:
+            return f"its loop stood still for {life.loop_age_s:.0f} s at:\n{life.stack}"
+        return ""
+
+    def buried(self, life: Life, why: str, now: float) -> None:
+        """It is over. One that was asked to leave leaves no mark on its slot; SlotsSpent if this was one too many."""
+        self._lives.pop((life.slot, life.number), None)
+        self._note(life, "left" if life.phase is Phase.LEAVING else "died", now, why)
+        slot = self._slots.get(life.slot)
+        if slot is None or life.phase is Phase.LEAVING:
+            return
+        if life.ready_since and now - life.ready_since >= self.settings.health_s:
+            slot.deaths = 0
+        slot.deaths += 1
+        slot.last_words = why
+        if slot.deaths > self.settings.max_restarts:
+            raise SlotsSpent(f"worker {slot.number} died {slot.deaths} times in a row; the last time {why}")
+        pause = self.settings.backoff_s * 2 ** (slot.deaths - 2) if slot.deaths > 1 else 0.0
+        slot.due = now + min(pause, self.settings.max_backoff_s)
+
+    def _note(self, life: Life, what: str, now: float, why: str = "") -> None:
+        self.happenings.append(Happening(now, what, life.slot, life.number, why))

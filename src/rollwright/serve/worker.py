@@ -1,0 +1,211 @@
+"""A worker: one process, one loop, many rollouts. `python -m rollwright.serve.worker PARENT` with its order in the
+environment.
+
+It announces itself when its host is open, answers a probe by doing a little real work, and then runs what it is given
+until it is told to leave. A job that breaks is answered with what broke; it ends neither the worker nor its neighbours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import zmq
+
+from rollwright.engines.child import belong_to
+from rollwright.telemetry import LoopLagMonitor
+from rollwright.telemetry.loop import run, started
+from rollwright.wire import RollwrightError, Trace, WireError
+from rollwright.wire.codec import decode, encode
+
+from .carrier import Carrier
+from .hosting import Host, find_host
+from .launching import WorkerOrder
+from .local import ORDER
+from .protocol import (
+    VERSION,
+    Arrived,
+    Done,
+    Drop,
+    Ending,
+    Failed,
+    Job,
+    Leave,
+    Part,
+    Probe,
+    Probed,
+    Run,
+    ToWorker,
+    Trouble,
+    unpack,
+)
+from .pulse import Pulse, own_vitals
+from .wiring import Address, connected
+
+log = logging.getLogger("rollwright.serve.worker")
+
+MAX_ERROR_CHARS = 4000
+
+
+class Worker:
+    def __init__(self, order: WorkerOrder, host: Host, context: zmq.Context[zmq.Socket[bytes]]) -> None:
+        self._order = order
+        self._host = host
+        self._address = Address.decode(order.address)
+        self._context = context
+        self._running: dict[int, asyncio.Task[None]] = {}
+        self._counts = {"done": 0, "failed": 0, "dropped": 0}
+        self._left = asyncio.Event()
+        self._leaving = False
+        self._probes: set[asyncio.Task[None]] = set()
+
+    async def serve(self) -> None:
+        """Until told to leave, and everything is finished."""
+        order = self._order
+        async with LoopLagMonitor(stall_over_s=None) as self._lag:
+            self._carrier = Carrier(connected(self._context, self._address.back, self._address), self._on_message)
+            pulse = Pulse(self._context, self._address, order.slot, order.life, self._vitals)
+            pulse.start()
+            try:
+                self._carrier.send(Arrived(VERSION, self._address.token, order.slot, order.life, order.capacity))
+                # Without a deadline on purpose: a worker waits for work as long as its broker lives, and the broker's
+                # death is its own.
+                await self._left.wait()
+            finally:
+                pulse.close()
+                for task in (*self._running.values(), *self._probes):
+                    task.cancel()
+                await asyncio.gather(*self._running.values(), *self._probes, return_exceptions=True)
+                self._carrier.close(linger_ms=2000)
+
+    def _vitals(self) -> dict[str, float]:
+        lag = self._lag.snapshot()
+        return {
+            **own_vitals(),
+            **self._counts,
+            "requests": len(self._running),
+            "lag_p50_ms": lag.p50_s * 1000,
+            "lag_p99_ms": lag.p99_s * 1000,
+            "lag_max_ms": lag.max_s * 1000,
+            **self._host.vitals(),
+        }
+
+    def _on_message(self, frames: Sequence[zmq.Frame]) -> None:
+        try:
+            said = unpack(frames[0].buffer, ToWorker)
+        except WireError as error:
+            log.warning("the broker said what is no message of ours: %s", error)
+            return
+        if isinstance(said, Run):
+            self._begin(said, [frame.buffer for frame in frames[1:]])
+        elif isinstance(said, Drop):
+            if said.ticket in self._running:
+                self._counts["dropped"] += 1
+                self._running[said.ticket].cancel()
+        elif isinstance(said, Probe):
+            task = asyncio.create_task(self._probe(said.nonce), name="probe")
+            self._probes.add(task)
+            task.add_done_callback(self._probes.discard)
+        elif isinstance(said, Leave):
+            self._leaving = True
+            self._leave_if_idle()
+
+    async def _probe(self, nonce: int) -> None:
+        try:
+            await self._host.probe()
+        except Exception as error:  # The border to the host: what is wrong is the worker's last word.
+            print(f"the probe failed: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+            os._exit(1)
+        self._carrier.send(Probed(nonce))
+
+    def _begin(self, said: Run, frames: Sequence[memoryview]) -> None:
+        task = asyncio.create_task(self._work(said, frames), name=f"ticket {said.ticket}")
+        self._running[said.ticket] = task
+        task.add_done_callback(lambda _: self._over(said.ticket))
+
+    def _over(self, ticket: int) -> None:
+        self._running.pop(ticket, None)
+        self._leave_if_idle()
+
+    def _leave_if_idle(self) -> None:
+        if self._leaving and not self._running:
+            self._left.set()
+
+    async def _work(self, said: Run, frames: Sequence[memoryview]) -> None:
+        ticket = said.ticket
+        try:
+            job = decode(frames, Job)
+            positions = [position for position in range(len(job.attempts)) if position not in said.skip]
+            parts = _Parts(self._carrier, ticket, len(positions))
+            async with asyncio.timeout(said.timeout_s):
+                ending = await self._host.run(job, positions, parts.each)
+        except TimeoutError as error:
+            self._fail(ticket, Trouble.TIMED_OUT, error)
+        except RollwrightError as error:
+            self._fail(ticket, Trouble.REFUSED if isinstance(error, WireError) else Trouble.BROKE, error)
+        except Exception as error:  # The border to the host.
+            log.exception("a request broke")
+            self._fail(ticket, Trouble.BROKE, error)
+        else:
+            self._counts["done"] += 1
+            parts.end(ending)
+
+    def _fail(self, ticket: int, trouble: Trouble, error: Exception) -> None:
+        self._counts["failed"] += 1
+        self._carrier.send(Failed(ticket, trouble, f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARS]))
+
+
+class _Parts:
+    """Sends traces as they come, and keeps the last one back for the moment until it is known whether scoring them
+    together changed anything: a rollout alone is then one message and not two."""
+
+    def __init__(self, carrier: Carrier, ticket: int, count: int) -> None:
+        self._carrier = carrier
+        self._ticket = ticket
+        self._missing = count
+        self._last: tuple[int, Trace] | None = None
+
+    def each(self, position: int, trace: Trace) -> None:
+        self._missing -= 1
+        if self._missing:
+            self._carrier.send(Part(self._ticket, position), encode(trace))
+        else:
+            self._last = position, trace
+
+    def end(self, ending: Ending) -> None:
+        alone = not ending.amendments
+        if self._last is not None:
+            position, trace = self._last
+            self._carrier.send(Part(self._ticket, position, alone), encode(trace))
+        if self._last is None or not alone:
+            self._carrier.send(Done(self._ticket), encode(ending))
+
+
+async def _main(order: WorkerOrder) -> None:
+    context: Any = zmq.Context()
+    try:
+        async with find_host(order.host)(order.options) as host:
+            started()
+            await Worker(order, host, context).serve()
+    finally:
+        context.destroy(linger=2000)
+
+
+def main() -> None:
+    belong_to(int(sys.argv[1]) if len(sys.argv) > 1 else 0)
+    # Taken out of the environment, so that no program the worker starts can inherit the token.
+    order = msgspec.json.decode(os.environ.pop(ORDER), type=WorkerOrder)
+    logging.basicConfig(level=logging.WARNING, format=f"worker {order.slot}.{order.life}: %(name)s: %(message)s")
+    try:
+        run(_main(order))
+    except RollwrightError as error:
+        sys.exit(f"{type(error).__name__}: {error}")
+
+
+if __name__ == "__main__":
+    main()

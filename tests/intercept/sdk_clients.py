@@ -1,0 +1,197 @@
+"""The same small job by each official SDK: look at a picture, call two tools at once, answer. Each client speaks its
+own dialect, keeps its own history and gives back what it heard in the end."""
+
+import base64
+import json
+
+import anthropic
+import openai
+
+PIXELS = b"\x89PNG not really" * 400
+PICTURE = base64.b64encode(PIXELS).decode()
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+
+
+def weather(arguments):
+    return f"sunny in {arguments['city']}"
+
+
+class ChatJob:
+    dialect = "chat"
+    tools = [{"type": "function", "function": {"name": "weather", "description": "tells", "parameters": SCHEMA}}]
+
+    def client(self, door, kind, **options):
+        return kind.openai(base_url=f"{door.url}/v1", api_key=door.key, **options)
+
+    def opening(self):
+        url = {"url": f"data:image/png;base64,{PICTURE}"}
+        return [
+            {"role": "system", "content": "Be brief."},
+            {
+                "role": "user",
+                "content": [{"type": "text", "text": "What is this?"}, {"type": "image_url", "image_url": url}],
+            },
+        ]
+
+    def ask(self, client, history):
+        return client.chat.completions.create(model="gpt-any", messages=history, tools=self.tools, temperature=0.5)
+
+    def ask_stream(self, client, history):
+        return client.chat.completions.stream(model="gpt-any", messages=history, tools=self.tools, temperature=0.5)
+
+    def heard(self, answer):
+        return answer.choices[0].message
+
+    def continued(self, message):
+        calls = message.tool_calls or []
+        results = [
+            {"role": "tool", "tool_call_id": call.id, "content": weather(json.loads(call.function.arguments))}
+            for call in calls
+        ]
+        return [message.model_dump(exclude_none=True), *results], len(calls)
+
+    def text(self, message):
+        return message.content
+
+    def final(self, stream):
+        return stream.get_final_completion()
+
+
+class ResponsesJob:
+    dialect = "responses"
+    tools = [{"type": "function", "name": "weather", "description": "tells", "parameters": SCHEMA, "strict": False}]
+
+    client = ChatJob.client
+
+    def opening(self):
+        url = f"data:image/png;base64,{PICTURE}"
+        return [
+            {"role": "system", "content": "Be brief."},
+            {
+                "role": "user",
+                "content": [
+                    {"type": "input_text", "text": "What is this?"},
+                    {"type": "input_image", "image_url": url, "detail": "auto"},
+                ],
+            },
+        ]
+
+    def ask(self, client, history):
+        return client.responses.create(model="gpt-any", input=history, tools=self.tools, temperature=0.5)
+
+    def ask_stream(self, client, history):
+        return client.responses.stream(model="gpt-any", input=history, tools=self.tools, temperature=0.5)
+
+    def heard(self, answer):
+        return answer
+
+    def continued(self, answer):
+        calls = [item for item in answer.output if item.type == "function_call"]
+        # The parsed fields are the SDK's own and no part of its requests.
+        said = [
+            item.model_dump(exclude_none=True, exclude={"parsed_arguments"}, warnings=False) for item in answer.output
+        ]
+        results = [
+            {"type": "function_call_output", "call_id": call.call_id, "output": weather(json.loads(call.arguments))}
+            for call in calls
+        ]
+        return [*said, *results], len(calls)
+
+    def text(self, answer):
+        return answer.output_text
+
+    def final(self, stream):
+        return stream.get_final_response()
+
+
+class MessagesJob:
+    dialect = "messages"
+    tools = [{"name": "weather", "description": "tells", "input_schema": SCHEMA}]
+
+    def client(self, door, kind, **options):
+        return kind.anthropic(base_url=door.url, api_key=door.key, **options)
+
+    def opening(self):
+        source = {"type": "base64", "media_type": "image/png", "data": PICTURE}
+        return [
+            {
+                "role": "user",
+                "content": [{"type": "text", "text": "What is this?"}, {"type": "image", "source": source}],
+            }
+        ]
+
+    def _asking(self, history):
+        return {
+            "model": "claude-any",
+            "max_tokens": 500,
+            "system": "Be brief.",
+            "messages": history,
+            "tools": self.tools,
+        }
+
+    def ask(self, client, history):
+        return client.messages.create(**self._asking(history))
+
+    def ask_stream(self, client, history):
+        return client.messages.stream(**self._asking(history))
+
+    def heard(self, answer):
+        return answer
+
+    def continued(self, answer):
+        calls = [block for block in answer.content if block.type == "tool_use"]
+        results = [{"type": "tool_result", "tool_use_id": call.id, "content": weather(call.input)} for call in calls]
+        said = {"role": "assistant", "content": [block.model_dump(exclude_none=True) for block in answer.content]}
+        return ([said, {"role": "user", "content": results}] if results else [said]), len(calls)
+
+    def text(self, answer):
+        return answer.content[0].text
+
+    def final(self, stream):
+        return stream.get_final_message()
+
+
+class Sync:
+    openai, anthropic = openai.OpenAI, anthropic.Anthropic
+
+
+class Async:
+    openai, anthropic = openai.AsyncOpenAI, anthropic.AsyncAnthropic
+
+
+JOBS = {job.dialect: job for job in (ChatJob(), ResponsesJob(), MessagesJob())}
+
+
+def work(job, door, *, stream, **options):
+    """The whole job with the blocking client. Returns the last text and how many tools were called at once."""
+    with job.client(door, Sync, max_retries=0, timeout=30, **options) as client:
+        history, tools = job.opening(), 0
+        while True:
+            if stream:
+                with job.ask_stream(client, history) as events:
+                    for _ in events:
+                        pass
+                    message = job.heard(job.final(events))
+            else:
+                message = job.heard(job.ask(client, history))
+            more, called = job.continued(message)
+            if not called:
+                return job.text(message), tools
+            history, tools = [*history, *more], max(tools, called)
+
+
+async def work_async(job, door, *, stream, **options):
+    async with job.client(door, Async, max_retries=0, timeout=30, **options) as client:
+        history, tools = job.opening(), 0
+        while True:
+            if stream:
+                async with job.ask_stream(client, history) as events:
+                    async for _ in events:
+                        pass
+                    message = job.heard(await job.final(events))
+            else:
+                message = job.heard(await job.ask(client, history))
+            more, called = job.continued(message)
+            if not called:
+                return job.text(message), tools
+            history, tools = [*history, *more], max(tools, called)

@@ -1,0 +1,87 @@
+"""A real environment behind a broker gives what it gives in this process; the verbs that serve and give orders."""
+
+import asyncio
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+
+import pytest
+
+from rollwright.engines import EngineConfig, open_engine
+from rollwright.engines.scripted.config import ScriptedConfig
+from rollwright.rollouts import Environment
+from rollwright.serve import BrokerSettings, EnvClient, EnvironmentSpec, ServingError, serving
+from rollwright.serve.environments import HOST
+from rollwright.tasks import load_tasks, make_taskset
+
+SOLVER = {"taskset": "reverse-text", "options": {}}
+ENGINE = EngineConfig(scripted=ScriptedConfig(solver="rollwright.tasks.oracle:solver", solver_options=SOLVER))
+
+
+def essence(trace):
+    return trace.task_id, trace.attempt, trace.messages, trace.scores, trace.reward, trace.stop, trace.usage
+
+
+async def test_served_rollouts_equal_local_ones():
+    taskset = make_taskset("reverse-text", {})
+    tasks = load_tasks(taskset)[:5]
+    async with open_engine(ENGINE, "scripted") as engine, Environment(taskset).serving(engine, "scripted") as local:
+        expected = [await local.run_group(task, 2) for task in tasks]
+    spec = EnvironmentSpec(taskset="reverse-text", model="scripted", engine=ENGINE)
+    settings = BrokerSettings(workers=1, host=HOST, options=spec.encode())
+    async with serving(settings) as server, EnvClient(server.address) as client:
+        served = await asyncio.gather(*(client.run_group(task, 2) for task in tasks))
+        stranger = type(tasks[0])(
+            **{name: getattr(tasks[0], name) for name in tasks[0].__struct_fields__} | {"id": "x"}
+        )
+        with pytest.raises(ServingError, match="'x' is not in the taskset"):
+            await client.run(stranger)
+    assert [[essence(trace) for trace in group] for group in served] == [
+        [essence(trace) for trace in group] for group in expected
+    ]
+    assert {trace.reward for group in served for trace in group} == {1.0}
+
+
+def rollwright(*argv, cwd):
+    return subprocess.run(
+        [sys.executable, "-m", "rollwright", *argv], cwd=cwd, capture_output=True, text=True, timeout=120
+    )
+
+
+def test_serve_and_ctl_from_the_command_line(tmp_path):
+    argv = [sys.executable, "-m", "rollwright", "serve", "reverse-text", "--workers", "1", "--json"]
+    with subprocess.Popen(argv, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
+        try:
+            told = json.loads(server.stdout.readline())
+            file = tmp_path / told["address_file"]
+            assert stat.S_IMODE(file.stat().st_mode) == 0o600
+            answer = rollwright("ctl", "scale", "2", "-s", str(file.parent), "--json", cwd=tmp_path)
+            assert answer.returncode == 0, answer.stderr
+            assert json.loads(answer.stdout)["requests"] == 0
+            shown = rollwright("ctl", "status", "-s", str(file), cwd=tmp_path)
+            assert "worker 0.1" in shown.stdout
+            wrong = rollwright("ctl", "scale", "lots", "-s", str(file), cwd=tmp_path)
+            assert wrong.returncode != 0
+            assert "scale takes a number" in wrong.stderr
+            os.kill(server.pid, signal.SIGTERM)
+            assert server.wait(timeout=30) == 0
+            assert not file.exists()
+        finally:
+            server.kill()
+    gone = rollwright("ctl", "status", "-s", str(file), cwd=tmp_path)
+    assert gone.returncode == 2
+    assert "is it running?" in gone.stderr
+
+
+def test_eval_with_workers_gives_what_it_gives_alone(tmp_path):
+    argv = ["eval", "reverse-text", "-n", "6", "-r", "2", "--json"]
+    alone = rollwright(*argv, "-o", "alone", cwd=tmp_path)
+    served = rollwright(*argv, "-o", "served", "--workers", "2", cwd=tmp_path)
+    assert (alone.returncode, served.returncode) == (0, 0), served.stderr
+    one, other = (json.loads(run.stdout.splitlines()[-1]) for run in (alone, served))
+    same = ("planned", "finished", "failed", "reward_mean", "pass_at", "scores", "usage", "stops")
+    assert {key: other[key] for key in same} == {key: one[key] for key in same}
+    assert other["finished"] == 12

@@ -1,0 +1,98 @@
+"""Garbage on every socket: it is answered or ignored, and nobody else notices."""
+
+import asyncio
+import contextlib
+import random
+
+import msgspec
+import pytest
+import zmq
+from hypothesis import given
+from hypothesis import strategies as st
+from serve_tasks import play
+
+from rollwright.serve.protocol import (
+    FromClient,
+    FromWorker,
+    Hello,
+    Part,
+    Refused,
+    Run,
+    Submit,
+    ToClient,
+    ToWorker,
+    pack,
+    unpack,
+)
+from rollwright.serve.wiring import connected
+from rollwright.wire import WireError
+
+ENVELOPES = [Hello(1, "t"), Submit(1, 2, "l", 3.0, "b", together=True), Part(1, 2), Run(3, 4.0, (1, 2)), Refused("no")]
+
+
+@given(st.binary(max_size=300), st.sampled_from([FromClient, ToClient, ToWorker, FromWorker]))
+def test_bytes_are_an_envelope_or_a_wire_error(data, kind):
+    try:
+        envelope = unpack(data, kind)
+    except WireError:
+        return
+    assert unpack(pack(envelope), kind) == envelope
+
+
+@given(st.sampled_from(ENVELOPES), st.integers(0, 200), st.integers(0, 255))
+def test_a_damaged_envelope_never_escapes_as_another_error(envelope, place, byte):
+    data = bytearray(pack(envelope))
+    data[place % len(data)] = byte
+    for kind in (FromClient, ToClient, ToWorker, FromWorker):
+        with contextlib.suppress(WireError):
+            unpack(bytes(data), kind)
+
+
+def garbage(seed):
+    dice = random.Random(seed)
+    whole = [pack(envelope) for envelope in ENVELOPES]
+    for _ in range(200):
+        frames = [dice.randbytes(dice.randrange(80)) for _ in range(dice.randrange(1, 5))]
+        if dice.random() < 0.5:
+            frames[0] = dice.choice(whole)
+        yield frames
+    yield [b"\xc1" * 100_000]
+    yield [msgspec.msgpack.encode(["Submit", 1, -5, "x", float("nan"), "b"])]
+    yield [b""]
+
+
+@pytest.mark.parametrize("end", ["front", "back", "pulse"])
+async def test_garbage_ends_neither_broker_nor_worker(puppets, end):
+    async with puppets() as (server, client):
+        context = zmq.Context()
+        socket = connected(context, getattr(server.address, end), server.address, push=end == "pulse")
+        try:
+            for frames in garbage(end):
+                socket.send_multipart(frames)
+            trace = await client.run(play("plain"))
+            assert trace.task_id == "plain"
+            assert server.restarts == 0
+            status = await client.ask("status")
+            assert [worker["life"] for worker in status["workers"]] == [1]
+            if end == "front":
+                assert await asyncio.to_thread(socket.poll, 5000)
+                assert isinstance(unpack(socket.recv(), ToClient), Refused)
+        finally:
+            socket.close(linger=0)
+            await asyncio.to_thread(context.term)
+
+
+async def test_a_job_that_is_garbage_is_refused_by_name(puppets):
+    async with puppets() as (server, client):
+        context = zmq.Context()
+        socket = connected(context, server.address.front, server.address)
+        try:
+            socket.send_multipart([pack(Hello(1, server.address.token))])
+            welcome = unpack((await asyncio.to_thread(socket.recv_multipart))[0], ToClient)
+            socket.send_multipart([pack(Submit(1, 1, "junk", 5.0, welcome.broker)), b"\xc1\xc1", b"junk"])
+            answer = unpack((await asyncio.to_thread(socket.recv_multipart))[0], ToClient)
+            assert (answer.request, answer.trouble.value) == (1, "refused")
+            assert (await client.run(play("plain"))).task_id == "plain"
+        finally:
+            socket.close(linger=0)
+            await asyncio.to_thread(context.term)
