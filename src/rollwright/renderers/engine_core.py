@@ -1,0 +1,83 @@
+"""The engine over the raw `tokenizers` core. Always called in batch form, since only that lets go of the GIL."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+
+import numpy as np
+import orjson
+from tokenizers import Tokenizer
+
+from rollwright.wire import UsageError
+from rollwright.wire.arrays import Ids
+
+from .engine_bytes import ByteTable, byte_level, metaspace
+
+
+class CoreEngine:
+    """A `tokenizer.json`, held by a tokenizer that nobody else can reach."""
+
+    kind = "tokenizers"
+
+    def __init__(self, data: bytes, content: str) -> None:
+        # One string per call is the rule here, and handing it to another thread costs more than encoding it. The value
+        # is read at each call and cannot be given in any other way; a person who has set it is obeyed.
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+        self.content = content
+        self._core = _parse(data)
+        added = self._core.get_added_tokens_decoder()
+        self.specials: Mapping[str, int] = MappingProxyType({token.content: id for id, token in added.items()})
+        self.reserved = frozenset(token.content for token in added.values() if token.special)
+        self.size = max(self._core.get_vocab_size(), max(added, default=-1) + 1)
+        alphabet = _alphabet(self._core)
+        self._bytes = ByteTable(self._core.id_to_token, alphabet)
+        if alphabet is byte_level:
+            # Added tokens are written as they are, so a letter like é in one is no byte of its own.
+            self._bytes.update((id, token.content.encode()) for id, token in added.items())
+
+    def encode(self, text: str) -> Ids:
+        (encoding,) = self._core.encode_batch_fast([text], add_special_tokens=False)
+        return np.array(encoding.ids, np.int32)
+
+    def encode_many(self, texts: Sequence[str]) -> list[Ids]:
+        encodings = self._core.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [np.array(encoding.ids, np.int32) for encoding in encodings]
+
+    def decode(self, ids: Ids) -> str:
+        return self._bytes.join(ids).decode(errors="replace")
+
+    def token_bytes(self, id: int) -> bytes:
+        return self._bytes[id]
+
+    def special(self, text: str) -> int:
+        try:
+            return self.specials[text]
+        except KeyError:
+            raise UsageError(f"the vocabulary has no token {text!r}; it is not of this family") from None
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.content[:12]} {self.size} tokens>"
+
+
+def _parse(data: bytes) -> Tokenizer:
+    try:
+        core = Tokenizer.from_buffer(data)
+    except Exception as error:  # The library raises bare Exceptions.
+        raise UsageError(f"this is no tokenizer.json that `tokenizers` can read: {error}") from error
+    # Some files carry the truncation and padding of whoever saved them.
+    core.no_truncation()
+    core.no_padding()
+    return core
+
+
+def _alphabet(core: Tokenizer) -> Callable[[str], bytes]:
+    decoder = core.decoder
+    state = orjson.loads(decoder.__getstate__()) if decoder is not None else {}
+    kinds = {part["type"] for part in state.get("decoders", [state]) if "type" in part}
+    if "ByteLevel" in kinds:
+        return byte_level
+    if kinds & {"Metaspace", "ByteFallback"}:
+        return metaspace
+    raise UsageError("this tokenizer is neither byte-level nor metaspace, so its tokens have no bytes of their own")
