@@ -83,8 +83,7 @@ def load_engine(source: Source, *, kind: EngineKind = "tokenizers") -> TokenEngi
     first of its content; later calls give the same object. `auto` takes the fastest installed implementation whose ids
     are proven equal, and `tokenizers` if there is none; a kind that is asked for by name and gives other ids raises."""
     data = _read(source)
-    content = hashlib.sha256(data).hexdigest()
-    return _flights.take((content, kind), lambda: _build(data, content, kind))
+    return _load(data, hashlib.sha256(data).hexdigest(), kind)
 
 
 class _Flights:
@@ -120,6 +119,10 @@ class Builder(Protocol):
 _flights = _Flights()
 
 
+def _load(data: bytes, content: str, kind: str) -> TokenEngine:
+    return _flights.take((content, kind), lambda: _build(data, content, kind))
+
+
 def _read(source: Source) -> bytes:
     if isinstance(source, bytes):
         return source
@@ -133,8 +136,20 @@ def _read(source: Source) -> bytes:
 
 def _build(data: bytes, content: str, kind: str) -> TokenEngine:
     # The implementations are imported when they are asked for: settings alone need none of them.
-    from .engine_core import CoreEngine
+    from .engine_core import CoreEngine, Vocabulary
+    from .engine_fast import fast_engine
 
     if kind == "tokenizers":
-        return CoreEngine(data, content)
-    raise UsageError(f"tokenizer engine {kind!r} is not known; use tokenizers, fastokens, tiktoken or auto")
+        return CoreEngine(Vocabulary(data, content))
+    if kind in ("fastokens", "tiktoken"):
+        reference = _load(data, content, "tokenizers")
+        assert isinstance(reference, CoreEngine)
+        return fast_engine(reference, data, kind)
+    if kind != "auto":
+        raise UsageError(f"tokenizer engine {kind!r} is not known; use tokenizers, fastokens, tiktoken or auto")
+    for fast in ("fastokens", "tiktoken"):
+        try:
+            return _load(data, content, fast)
+        except UsageError as error:
+            _log.info("not using %s: %s", fast, error)
+    return _load(data, content, "tokenizers")

@@ -16,33 +16,46 @@ from rollwright.wire.arrays import Ids
 from .engine_bytes import ByteTable, byte_level, metaspace
 
 
-class CoreEngine:
+class Vocabulary:
     """A `tokenizer.json`, held by a tokenizer that nobody else can reach."""
-
-    kind = "tokenizers"
 
     def __init__(self, data: bytes, content: str) -> None:
         # One string per call is the rule here, and handing it to another thread costs more than encoding it. The value
         # is read at each call and cannot be given in any other way; a person who has set it is obeyed.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         self.content = content
-        self._core = _parse(data)
-        added = self._core.get_added_tokens_decoder()
+        self.core = _parse(data)
+        added = self.core.get_added_tokens_decoder()
         self.specials: Mapping[str, int] = MappingProxyType({token.content: id for id, token in added.items()})
         self.reserved = frozenset(token.content for token in added.values() if token.special)
-        self.size = max(self._core.get_vocab_size(), max(added, default=-1) + 1)
-        alphabet = _alphabet(self._core)
-        self._bytes = ByteTable(self._core.id_to_token, alphabet)
+        self.size = max(self.core.get_vocab_size(), max(added, default=-1) + 1)
+        alphabet = _alphabet(self.core)
+        self.bytes = ByteTable(self.core.id_to_token, alphabet)
         if alphabet is byte_level:
             # Added tokens are written as they are, so a letter like é in one is no byte of its own.
-            self._bytes.update((id, token.content.encode()) for id, token in added.items())
+            self.bytes.update((id, token.content.encode()) for id, token in added.items())
+
+
+class CoreEngine:
+    """The reference, and what the faster engines share with it: everything but encoding."""
+
+    kind = "tokenizers"
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.vocabulary = vocabulary
+        self.content = vocabulary.content
+        self.specials = vocabulary.specials
+        self.reserved = vocabulary.reserved
+        self.size = vocabulary.size
+        self._core = vocabulary.core
+        self._bytes = vocabulary.bytes
 
     def encode(self, text: str) -> Ids:
-        (encoding,) = self._core.encode_batch_fast([text], add_special_tokens=False)
+        (encoding,) = self._core.encode_batch_fast([well_formed(text)], add_special_tokens=False)
         return np.array(encoding.ids, np.int32)
 
     def encode_many(self, texts: Sequence[str]) -> list[Ids]:
-        encodings = self._core.encode_batch_fast(list(texts), add_special_tokens=False)
+        encodings = self._core.encode_batch_fast([well_formed(text) for text in texts], add_special_tokens=False)
         return [np.array(encoding.ids, np.int32) for encoding in encodings]
 
     def decode(self, ids: Ids) -> str:
@@ -59,6 +72,17 @@ class CoreEngine:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.content[:12]} {self.size} tokens>"
+
+
+def well_formed(text: str) -> str:
+    """`text` with U+FFFD for half characters, which JSON can carry and no vocabulary knows."""
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
 
 
 def _parse(data: bytes) -> Tokenizer:
