@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 import orjson
@@ -16,6 +16,7 @@ from rollwright.wire import UsageError
 from .engine_bytes import BYTE_ALPHABET
 
 Ranks = Mapping[bytes, int]
+_WORDS = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _LETTERS = {byte: letter for letter, byte in BYTE_ALPHABET.items()}
 
 
@@ -63,6 +64,15 @@ def merges_of(ranks: Ranks) -> list[tuple[bytes, bytes]]:
     longer = sorted((rank, token) for token, rank in ranks.items() if len(token) > 1)
     pairs = (_halves(ranks, token, rank) for rank, token in longer)
     return [pair for pair in pairs if pair is not None]
+
+
+def byte_vocabulary(specials: Sequence[str], words: Sequence[str] = ()) -> bytes:
+    """The `tokenizer.json` of a vocabulary of all bytes, then `words`, then control strings: small, complete, and made
+    up. For tests and first steps where no model's own can be had."""
+    ranks = {bytes([byte]): byte for byte in range(256)}
+    for word in words:
+        ranks.setdefault(word.encode(), len(ranks))
+    return tokenizer_json(ranks, _WORDS, {text: len(ranks) + at for at, text in enumerate(specials)})
 
 
 def _halves(ranks: Ranks, token: bytes, rank: int) -> tuple[bytes, bytes] | None:
