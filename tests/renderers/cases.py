@@ -1,0 +1,76 @@
+"""The families under test: for each its table, a vocabulary, the templates it must equal, and what they accept."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from vocabularies import template, vocabulary
+
+from rollwright.renderers import load_engine
+from rollwright.renderers.contract import PARITY, RenderOptions, ThinkingPolicy
+from rollwright.renderers.families import qwen
+from rollwright.renderers.render import TableRenderer
+
+from .oracle import Oracle
+from .talks import Talker
+
+
+@dataclass(frozen=True)
+class Case:
+    """One template of one family."""
+
+    template: str
+    family: Any
+    vocabulary: str
+    arguments: str = "object"
+    given: dict = field(default_factory=dict)
+    """What the oracle's template is told beside the conversation."""
+    talker: dict = field(default_factory=dict)
+    """What its conversations may hold."""
+    thinking: tuple = (None,)
+    keeps: str = ""
+    """The template's own name for keeping all reasoning."""
+
+    def __str__(self):
+        return self.template
+
+    def oracle(self):
+        return Oracle(template(self.template), arguments=self.arguments, **self.given)
+
+    def engine(self):
+        return load_engine(vocabulary(self.vocabulary))
+
+    def renderer(self, **options):
+        return TableRenderer(self.family, self.engine(), RenderOptions(**options))
+
+    def ways(self):
+        """Options of ours, and the same in the template's words."""
+        for thinking in self.thinking:
+            told = {} if thinking is None else {"enable_thinking": thinking}
+            yield {"thinking": thinking, "literal": PARITY}, told
+            if self.keeps:
+                yield (
+                    {"thinking": thinking, "literal": PARITY, "history": ThinkingPolicy.KEEP},
+                    {**told, self.keeps: True},
+                )
+
+    def talks(self, seed, count, *, literals=True):
+        controls = tuple(self.family.stops) + CONTROLS if literals else ()
+        talker = Talker(seed, literals=controls, loose=True, **self.talker)
+        return [talker.talk() for _ in range(count)]
+
+
+CONTROLS = (
+    "<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<|im_start|>",
+    "<|im_start|>assistant\n", "<|endoftext|>", "<think>\n\n</think>\n\n", "<|im_sta",
+)  # fmt: skip
+
+QWEN3 = {"family": qwen.QWEN3, "vocabulary": "qwen3", "arguments": "text"}
+THINKING = (None, True, False)
+LATE = {"late_system": True}
+
+CASES = [
+    Case("qwen2_5", qwen.QWEN2_5, "qwen2_5", talker=LATE),
+    Case("qwen3", **QWEN3, thinking=THINKING, talker=LATE),
+    Case("Qwen-Qwen3-0.6B", **QWEN3, thinking=THINKING, talker=LATE),
+    Case("qwen3_instruct_2507", qwen.QWEN3_INSTRUCT, "qwen3", arguments="text", talker=LATE),
+]
