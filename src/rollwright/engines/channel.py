@@ -16,7 +16,7 @@ from contextlib import aclosing, asynccontextmanager
 import aiohttp
 import msgspec
 
-from rollwright.dialects import Dialect
+from rollwright.dialects import Dialect, StreamReader
 from rollwright.wire import End, EngineRefused, EngineUnavailable, Event, ModelCall, ModelReply, Usage
 
 from .config import RelayConfig
@@ -97,7 +97,9 @@ class Channel:
             visit.usage = reply.usage
         return msgspec.structs.replace(reply, queue_s=journey.queued_s)
 
-    async def attempt_stream(self, call: ModelCall, body: bytes, journey: Journey) -> AsyncGenerator[Event, None]:
+    async def attempt_stream(
+        self, call: ModelCall, body: bytes, journey: Journey, make_reader: Callable[[], StreamReader] | None = None
+    ) -> AsyncGenerator[Event, None]:
         """Deltas while the slot is held, the end after it was given back: a consumer that stops at `End` and never
         comes back keeps nothing."""
         end: End | None = None
@@ -105,7 +107,7 @@ class Channel:
             with translated(self.endpoint):
                 async with (
                     self._opened(call, body, journey) as response,
-                    aclosing(self._events(response, journey)) as events,
+                    aclosing(self._events(response, journey, make_reader or self.dialect.stream_reader)) as events,
                 ):
                     async for event in events:
                         if isinstance(event, End):
@@ -220,8 +222,10 @@ class Channel:
             # Closes the connection unless the response was read to its end.
             response.release()
 
-    async def _events(self, response: aiohttp.ClientResponse, journey: Journey) -> AsyncGenerator[Event, None]:
-        reader = self.dialect.stream_reader()
+    async def _events(
+        self, response: aiohttp.ClientResponse, journey: Journey, make_reader: Callable[[], StreamReader]
+    ) -> AsyncGenerator[Event, None]:
+        reader = make_reader()
         wait_s, received = journey.attempt_s, 0
         while True:
             async with asyncio.timeout(min(wait_s, journey.left_now_s(time.monotonic()))):
