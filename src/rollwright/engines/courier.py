@@ -11,12 +11,12 @@ import random
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
-from rollwright.dialects import Dialect, StreamReader
+from rollwright.dialects import StreamReader
 from rollwright.wire import EngineError, EngineUnavailable, Event, ModelCall, ModelReply
 
 from .channel import Channel, RelayStats, Sleep
 from .config import RelayConfig
-from .endpoint import Endpoint
+from .endpoint import ClientSide, Endpoint
 from .journey import Journey, Obituary
 from .setbacks import Setback
 
@@ -27,7 +27,7 @@ class Courier:
     def __init__(
         self,
         endpoint: Endpoint,
-        dialect: Dialect,
+        dialect: ClientSide,
         config: RelayConfig,
         *,
         obituary: Obituary = lambda: None,
@@ -58,10 +58,10 @@ class Courier:
                 raise
 
     async def stream(
-        self, call: ModelCall, body: bytes, make_reader: Callable[[], StreamReader] | None = None
+        self, call: ModelCall, body: bytes, make_reader: Callable[[], StreamReader]
     ) -> AsyncGenerator[Event, None]:
         """Close the generator early (`contextlib.aclosing`) to drop the connection and so the work at the engine.
-        `make_reader` makes the reader of one attempt, where the dialect's own is not it."""
+        `make_reader` makes the reader of one attempt."""
         journey = self._begin(None)
         delivered = False
         while True:

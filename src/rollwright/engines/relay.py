@@ -69,7 +69,8 @@ class RelayEngine:
 
     async def stream(self, call: ModelCall) -> AsyncGenerator[Event, None]:
         """Close the generator early (`contextlib.aclosing`) to drop the connection and so the work at the engine."""
-        async with aclosing(self._courier.stream(*self._write(call, stream=True))) as events:
+        call, body = self._write(call, stream=True)
+        async with aclosing(self._courier.stream(call, body, self._dialect.stream_reader)) as events:
             async for event in events:
                 yield event
 

@@ -37,7 +37,7 @@ class Proof:
                     f"the known render of the family {first.family} lacks {message.text!r}; choose another"
                 )
         self._ids = tape.ids.copy()
-        self._answer = _answer_ids(first, self._ids)
+        self._answer = answer_ids(first, assistant(_ANSWER), _TALK)
         self.proven(first)
 
     def proven(self, renderer: Renderer) -> Renderer:
@@ -52,12 +52,15 @@ class Proof:
         return renderer
 
 
-def _answer_ids(renderer: Renderer, prompt: Ids) -> Ids:
-    """The answer as the model would give it: as the format writes it after the prompt, up to its stop token."""
-    whole = renderer.render((*_TALK, assistant(_ANSWER)), prompt=False).ids
+def answer_ids(
+    renderer: Renderer, answer: Message, talk: Sequence[Message] = _TALK, tools: Sequence[ToolSpec] = ()
+) -> Ids:
+    """`answer` as a model would give it to `talk`: as the format writes it after the prompt, up to its stop token."""
+    prompt = renderer.render(talk, tools).ids
+    whole = renderer.render((*talk, answer), tools, prompt=False).ids
     if not np.array_equal(whole[: len(prompt)], prompt):
         # The format writes an answer of the past in another way than one that is to come.
-        return np.append(renderer.engine.encode(_ANSWER), renderer.stop_ids[:1]).astype(np.int32)
+        return np.append(renderer.engine.encode(answer.text), renderer.stop_ids[:1]).astype(np.int32)
     ids = whole[len(prompt) :]
     stops = np.flatnonzero(np.isin(ids, renderer.stop_ids))
     return ids[: int(stops[0]) + 1] if len(stops) else ids
