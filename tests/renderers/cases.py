@@ -1,17 +1,22 @@
 """The families under test: for each its table, a vocabulary, the templates it must equal, and what they accept."""
 
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
-from vocabularies import template, vocabulary
-
 from rollwright.renderers import load_engine
-from rollwright.renderers.contract import PARITY, RenderOptions, ThinkingPolicy
+from rollwright.renderers.contract import PARITY, Reason, RenderOptions, ThinkingPolicy
 from rollwright.renderers.families import qwen
 from rollwright.renderers.render import TableRenderer
+from vocabularies import template, vocabulary
 
 from .oracle import Oracle
 from .talks import Talker
+
+
+@cache
+def _engine(name):
+    return load_engine(vocabulary(name))
 
 
 @dataclass(frozen=True)
@@ -29,18 +34,27 @@ class Case:
     thinking: tuple = (None,)
     keeps: str = ""
     """The template's own name for keeping all reasoning."""
+    declines: frozenset = frozenset({Reason.THINKING_DROPPED})
+    """Why extensions of its conversations may be declined."""
+    tells: Any = lambda message: True
+    """Whether the format can tell this answer from others."""
 
     def __str__(self):
         return self.template
+
+    @property
+    def literals(self):
+        """Control strings and pieces of them, to be said inside texts."""
+        return tuple(self.family.stops) + CONTROLS
 
     def oracle(self):
         return Oracle(template(self.template), arguments=self.arguments, **self.given)
 
     def engine(self):
-        return load_engine(vocabulary(self.vocabulary))
+        return _engine(self.vocabulary)
 
-    def renderer(self, **options):
-        return TableRenderer(self.family, self.engine(), RenderOptions(**options))
+    def renderer(self, engine=None, metrics=None, **options):
+        return TableRenderer(self.family, engine or self.engine(), RenderOptions(**options), metrics)
 
     def ways(self):
         """Options of ours, and the same in the template's words."""
@@ -54,8 +68,7 @@ class Case:
                 )
 
     def talks(self, seed, count, *, literals=True):
-        controls = tuple(self.family.stops) + CONTROLS if literals else ()
-        talker = Talker(seed, literals=controls, loose=True, **self.talker)
+        talker = Talker(seed, literals=self.literals if literals else (), loose=True, **self.talker)
         return [talker.talk() for _ in range(count)]
 
 
@@ -74,3 +87,7 @@ CASES = [
     Case("Qwen-Qwen3-0.6B", **QWEN3, thinking=THINKING, talker=LATE),
     Case("qwen3_instruct_2507", qwen.QWEN3_INSTRUCT, "qwen3", arguments="text", talker=LATE),
 ]
+
+
+def case_of(name):
+    return next(case for case in CASES if case.template == name)

@@ -1,5 +1,5 @@
-"""Random conversations from a seed: unicode, spaces and newlines at every edge, empty texts, calls alone and in parallel,
-nested arguments, reasoning or none. Plain code, because thousands of them are made in a second."""
+"""Random conversations from a seed: unicode, spaces and newlines at every edge, empty texts, calls alone and in
+parallel, nested arguments, reasoning or none. Plain code, because thousands of them are made in a second."""
 
 import json
 import random
@@ -7,10 +7,11 @@ import random
 from rollwright.wire import Message, Reasoning, Text, ToolCall, ToolResult, ToolSpec
 
 WORDS = (
-    "a", "the", "Weather", " is", " in", "Paris", "42", " 3.14", "-", ".", ",", "?", "!", ":", " ", "  ", "\n", "\n\n", "\t",
-    "\r\n", "é", "naïve", "日本語", "天気", "Привет", "שלום", "🙂", "👩‍👩‍👧", "ﬁ", "\u00a0", "\u200b", "\u3000", "<", ">", "</", "|", "{", "}",
-    '"', "\\", "'", "`", "```python\n", "def f(x):\n    return x\n", "<b>", "&amp;", "$x^2$", "_", "*", "#", "http://x.y/z?q=1",
-    "I'll", "don't", "user", "assistant", "system", "0x1F", "%", "...", "  indented", "trailing  ", "\n\n\n",
+    "a", "the", "Weather", " is", " in", "Paris", "42", " 3.14", "-", ".", ",", "?", "!", ":", " ", "  ", "\n", "\n\n",
+    "\t", "\r\n", "é", "naïve", "日本語", "天気", "Привет", "שלום", "🙂", "👩\u200d👩\u200d👧", "ﬁ", "\u00a0", "\u200b",
+    "\u3000", "<", ">", "</", "|", "{", "}", '"', "\\", "'", "`", "```python\n", "def f(x):\n    return x\n", "<b>",
+    "&amp;", "$x^2$", "_", "*", "#", "http://x.y/z?q=1", "I'll", "don't", "user", "assistant", "system", "0x1F", "%",
+    "...", "  indented", "trailing  ", "\n\n\n",
 )  # fmt: skip
 """All in composed form, so that what a tokenizer with NFC decodes is what was written."""
 LOOSE = ("e\u0301", "A\u030a", "\u1100\u1161", "\u0338", "ẛ̣")
@@ -86,7 +87,7 @@ class Talker:
     def results(self, message):
         return [Message("tool", (ToolResult(call.id, (Text(self.text(8)),)),)) for call in message.tool_calls]
 
-    def talk(self, most_turns=6):
+    def talk(self, most_turns=4):
         """Messages and tools. Begins with a user after an optional system; may end anywhere."""
         pick = self.random
         specs = self.specs()

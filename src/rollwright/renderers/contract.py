@@ -189,3 +189,8 @@ class Renderer(Protocol):
     def parser(self, tape: Tape) -> Parser:
         """Reads the answer to `tape`. The tape's tools say which arguments are strings."""
         ...
+
+    def answer(self, tape: Tape, message: Message) -> Ids:
+        """What the model would have sampled after `tape` to say this message, stop token included: for scripted models
+        and tests. Parsing it gives the message back."""
+        ...

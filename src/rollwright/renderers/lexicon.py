@@ -23,6 +23,7 @@ from .engine import TokenEngine
 from .script import Piece
 
 _REJECT, _PARITY = LiteralPolicy.REJECT, LiteralPolicy.PARITY
+_OPEN = (None, _PARITY)
 
 
 class Lexicon:
@@ -64,17 +65,18 @@ class Lexicon:
 
     def _expected(self, pieces: Sequence[Piece]) -> int | None:
         """How many control ids there must be; None if everybody may write them."""
-        count, expected, guarded = self.count, 0, False
-        for text, policy, *_ in pieces:
+        if not any(piece[1] not in _OPEN for piece in pieces):
+            return None
+        count, expected = self.count, 0
+        for piece in pieces:
+            policy = piece[1]
             if policy is None:
-                expected += count(text)
+                expected += count(piece[0])
             elif policy is _PARITY:
-                expected += self._count(text)
-            else:
-                guarded = True
-                if policy is _REJECT and (found := self._control.search(text)):
-                    raise UsageError(f"a message holds the control string {found[0]!r}, and its policy is to reject")
-        return expected if guarded else None
+                expected += self._count(piece[0])
+            elif policy is _REJECT and (found := self._control.search(piece[0])):
+                raise UsageError(f"a message holds the control string {found[0]!r}, and its policy is to reject")
+        return expected
 
     def _encode_apart(self, text: str, pieces: Sequence[Piece], expected: int) -> Ids:
         cuts = self._cuts(text, pieces)

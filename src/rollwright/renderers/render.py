@@ -10,6 +10,7 @@ import numpy as np
 
 from rollwright.telemetry import Metrics
 from rollwright.wire import Message, ToolCallDelta, ToolSpec
+from rollwright.wire.arrays import Ids
 
 from .attribution import Written
 from .contract import Declined, Parser, Reason, RenderOptions, ThinkingPolicy
@@ -91,6 +92,12 @@ class TableRenderer:
         if self.table.parser is not None:
             return self.table.parser(self.engine, self.options, tape)
         return PushParser(self._tags, tape, inside=self._turns.thinks and self._turns.prompt_reasons)
+
+    def answer(self, tape: Tape, message: Message) -> Ids:
+        script = Script(self.options.literal, self.table.image)
+        script.turn(tape.messages, "assistant")
+        self._turns.write_answer(script, message)
+        return self._lexicon.encode(script.pieces)
 
     def _names(self, tape: Tape) -> Mapping[str, str]:
         """The tools that the tape's answer called, where results name them again."""

@@ -76,6 +76,19 @@ class Turns:
         script.frame(self.prompt)
         script.reasoned |= self.prompt_reasons
 
+    def write_answer(self, script: Script, message: Message) -> None:
+        """What follows the prompt when the model says `message`, up to its stop token."""
+        speech = self._family.speech
+        text, reasoning = self._split(script, message)
+        thinking = speech.thinking
+        if thinking is not None and (self.thinks if self.prompt_reasons else reasoning):
+            script.frame(thinking.open[len(thinking.prompt) :] if self.prompt_reasons else thinking.open)
+            script.said(thinking.words(reasoning))
+            script.frame(thinking.close)
+            text = thinking.answer(text)
+        self._write_spoken(script, message, text, bool(text))
+        script.frame(speech.close)
+
     def _write_heard(self, script: Script, message: Message) -> None:
         wrap = self._family.user if message.role == "user" else self._family.system
         if wrap is None:
@@ -121,19 +134,22 @@ class Turns:
                 shown = speech.thinking.answer(text)
             else:
                 script.frame(speech.thinking.dropped)
-        calls = message.tool_calls
-        if not (calls and speech.calls_hide_text):
-            script.said(shown)
-        if calls:
-            self._write_calls(script, message, bool(text))
+        self._write_spoken(script, message, shown, bool(text))
         script.frame(speech.close + speech.gap)
 
-    def _write_calls(self, script: Script, message: Message, after_text: bool) -> None:
-        form = self._family.speech.calls
+    def _write_spoken(self, script: Script, message: Message, text: str, leads: bool) -> None:
+        """The answer and the calls. `leads` says that the template takes the answer for a text before the calls."""
+        calls, form = message.tool_calls, self._family.speech.calls
+        if not calls:
+            script.said(text)
+            return
         if form is None:
             raise UsageError("this format has no calls of tools")
-        joint = form.lead if after_text and not self._family.speech.calls_hide_text else ""
-        for call in message.tool_calls:
+        joint = ""
+        if not self._family.speech.calls_hide_text:
+            script.said(text)
+            joint = form.lead if leads else ""
+        for call in calls:
             script.frame(joint)
             form.write(script, call)
             script.frame(form.tail)

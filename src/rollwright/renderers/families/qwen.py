@@ -82,7 +82,7 @@ def _trim_first_newlines(text: str) -> str:
 
 QWEN2_5 = Family(
     name="qwen2.5",
-    fingerprints=(),
+    fingerprints=("55b2f4a26ac9ee719330a61a0c39d9e5",),
     models=(r"qwen2\.?5",),
     head=QwenHead("You are Qwen, created by Alibaba Cloud. You are a helpful assistant."),
     user=USER,
@@ -94,7 +94,7 @@ QWEN2_5 = Family(
 
 QWEN3 = Family(
     name="qwen3",
-    fingerprints=(),
+    fingerprints=("87a2728cb8dc9fe424d624542f6060ec", "a55ee1b1660128b7098723e0abcd92ca"),
     models=(r"qwen3(?![.\d]|-?vl|-?coder|-?next|.*(?:instruct|thinking)-2507)",),
     head=QwenHead(),
     user=USER,
@@ -124,7 +124,7 @@ QWEN3 = Family(
 
 QWEN3_INSTRUCT = Family(
     name="qwen3-instruct-2507",
-    fingerprints=(),
+    fingerprints=("64f85b198065d0fba2a81f37e10ed681",),
     models=(r"qwen3.*instruct-2507",),
     head=QwenHead(),
     user=USER,
