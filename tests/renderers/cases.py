@@ -6,7 +6,7 @@ from typing import Any
 
 from rollwright.renderers import load_engine
 from rollwright.renderers.contract import PARITY, Reason, RenderOptions, ThinkingPolicy
-from rollwright.renderers.families import qwen
+from rollwright.renderers.families import qwen, qwen35
 from rollwright.renderers.render import TableRenderer
 from vocabularies import template, vocabulary
 
@@ -72,6 +72,11 @@ class Case:
         return [talker.talk() for _ in range(count)]
 
 
+def tells_xml(message):
+    """Bare values end at the first closing tag, so a value that holds one cannot be told."""
+    return not any("</parameter>" in call.arguments or "</function>" in call.arguments for call in message.tool_calls)
+
+
 CONTROLS = (
     "<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<|im_start|>",
     "<|im_start|>assistant\n", "<|endoftext|>", "<think>\n\n</think>\n\n", "<|im_sta",
@@ -81,11 +86,17 @@ QWEN3 = {"family": qwen.QWEN3, "vocabulary": "qwen3", "arguments": "text"}
 THINKING = (None, True, False)
 LATE = {"late_system": True}
 
+XML = {"vocabulary": "qwen3_5", "thinking": THINKING, "tells": tells_xml}
+
 CASES = [
     Case("qwen2_5", qwen.QWEN2_5, "qwen2_5", talker=LATE),
     Case("qwen3", **QWEN3, thinking=THINKING, talker=LATE),
     Case("Qwen-Qwen3-0.6B", **QWEN3, thinking=THINKING, talker=LATE),
     Case("qwen3_instruct_2507", qwen.QWEN3_INSTRUCT, "qwen3", arguments="text", talker=LATE),
+    Case("qwen3_5_think", qwen35.QWEN3_5, **XML),
+    Case("qwen3_5_nothink", qwen35.QWEN3_5_NOTHINK, **XML),
+    Case("qwen3_6", qwen35.QWEN3_6, **XML, keeps="preserve_thinking"),
+    Case("qwen3_8", qwen35.QWEN3_8, **XML, keeps="preserve_thinking"),
 ]
 
 

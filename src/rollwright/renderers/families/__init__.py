@@ -6,9 +6,18 @@ import hashlib
 import re
 
 from .qwen import QWEN2_5, QWEN3, QWEN3_INSTRUCT
+from .qwen35 import QWEN3_5, QWEN3_5_NOTHINK, QWEN3_6, QWEN3_8
 from .table import Family as Family
 
-FAMILIES: tuple[Family, ...] = (QWEN2_5, QWEN3, QWEN3_INSTRUCT)
+FAMILIES: tuple[Family, ...] = (
+    QWEN2_5,
+    QWEN3,
+    QWEN3_INSTRUCT,
+    QWEN3_5,
+    QWEN3_5_NOTHINK,
+    QWEN3_6,
+    QWEN3_8,
+)
 
 
 def fingerprint(template: str) -> str:
