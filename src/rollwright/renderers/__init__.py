@@ -14,6 +14,8 @@ from .contract import Status as Status
 from .contract import ThinkingPolicy as ThinkingPolicy
 from .engine import TokenEngine as TokenEngine
 from .engine import load_engine as load_engine
+from .pool import PoolStats as PoolStats
+from .pool import RendererPool as RendererPool
 from .tape import Placeholder as Placeholder
 from .tape import Run as Run
 from .tape import Tape as Tape

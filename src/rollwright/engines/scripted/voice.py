@@ -97,7 +97,7 @@ class Voice:
 def make_voice(config: ScriptedConfig, renderer: Renderer | None) -> Voice | None:
     """None where the settings name no vocabulary and no renderer is given."""
     if renderer is None and config.tokenizer:
-        from rollwright.renderers import find_renderer, load_engine
+        from rollwright.renderers import load_engine, renderer_for
 
-        renderer = find_renderer(load_engine(config.tokenizer), config.family)
+        renderer = renderer_for(load_engine(config.tokenizer), model=config.family)
     return Voice(config, renderer) if renderer is not None else None
