@@ -6,7 +6,7 @@ from typing import Any
 
 from rollwright.renderers import load_engine
 from rollwright.renderers.contract import PARITY, Reason, RenderOptions, ThinkingPolicy
-from rollwright.renderers.families import qwen, qwen35
+from rollwright.renderers.families import llama, qwen, qwen35
 from rollwright.renderers.render import TableRenderer
 from vocabularies import template, vocabulary
 
@@ -80,6 +80,7 @@ def tells_xml(message):
 CONTROLS = (
     "<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<|im_start|>",
     "<|im_start|>assistant\n", "<|endoftext|>", "<think>\n\n</think>\n\n", "<|im_sta",
+    "<|start_header_id|>", "<|python_tag|>", "<|begin_of_text|>",
 )  # fmt: skip
 
 QWEN3 = {"family": qwen.QWEN3, "vocabulary": "qwen3", "arguments": "text"}
@@ -87,6 +88,12 @@ THINKING = (None, True, False)
 LATE = {"late_system": True}
 
 XML = {"vocabulary": "qwen3_5", "thinking": THINKING, "tells": tells_xml}
+
+LLAMA = {
+    "vocabulary": "llama3_2",
+    "given": {"date_string": "26 Jul 2024", "bos_token": "<|begin_of_text|>"},
+    "talker": {"late_system": True, "parallel": False, "reasoning": False},
+}
 
 CASES = [
     Case("qwen2_5", qwen.QWEN2_5, "qwen2_5", talker=LATE),
@@ -97,6 +104,9 @@ CASES = [
     Case("qwen3_5_nothink", qwen35.QWEN3_5_NOTHINK, **XML),
     Case("qwen3_6", qwen35.QWEN3_6, **XML, keeps="preserve_thinking"),
     Case("qwen3_8", qwen35.QWEN3_8, **XML, keeps="preserve_thinking"),
+    # The template of 3.3 is that of 3.1, to the letter.
+    Case("llama3_1", llama.LLAMA3, **LLAMA),
+    Case("llama3_2", llama.LLAMA3, **LLAMA),
 ]
 
 

@@ -66,7 +66,7 @@ def parsed(renderer, tape, ids, sizes=None):
 
 @every_case
 def test_parsing_gives_back_what_was_rendered(case):
-    renderer = case.renderer()
+    renderer = case.renderer(thinking=True)
     pieces = random.Random(3)
     for message, tools in answers(case, 11, 400):
         tape = renderer.render(ASK, tools)
@@ -82,7 +82,7 @@ def test_parsing_gives_back_what_was_rendered(case):
 @every_case
 def test_the_answer_is_what_a_render_of_it_shows(case):
     """Where a full render begins with the prompt, the rest of it is the answer and the gap after it."""
-    renderer = case.renderer(history=ThinkingPolicy.KEEP)
+    renderer = case.renderer(history=ThinkingPolicy.KEEP, thinking=True)
     same = 0
     for message, tools in answers(case, 12, 150):
         tape = renderer.render(ASK, tools)
@@ -97,7 +97,7 @@ def test_the_answer_is_what_a_render_of_it_shows(case):
 
 @every_case
 def test_a_cut_anywhere_gives_a_beginning_of_the_same_events(case):
-    renderer = case.renderer()
+    renderer = case.renderer(thinking=True)
     for message, tools in answers(case, 13, 25):
         tape = renderer.render(ASK, tools)
         ids = renderer.answer(tape, message)

@@ -38,7 +38,8 @@ class PushParser:
         self._decoder = _Decoder("replace")
         self._out: list[Delta] = []
         self._state = _State.REASONING if inside else _State.TEXT
-        self._side: Side = tags.thought if inside else tags.text
+        # A call without tags looks like any text, so it counts only where tools were offered.
+        self._side: Side = tags.thought if inside else tags.text if tape.tools or not tags.bare else tags.text_later
         # What the format puts after the last tag: it vanishes if it comes whole.
         self._skip = tags.prompt_skip if inside else ""
         # Text that may belong to a tag that is still to come.
@@ -127,6 +128,8 @@ class PushParser:
             return
         if self._state is _State.TEXT:
             self._out.append(TextDelta(text))
+            if self._tags.bare:
+                self._side = self._tags.text_later
         elif self._state is _State.REASONING:
             self._out.append(ReasoningDelta(text))
         elif self._reader is not None:
@@ -159,24 +162,27 @@ class PushParser:
     def _open_call(self) -> None:
         calls = self._tags.calls
         assert calls is not None
-        lead = calls.between if self._side is self._tags.text_after_call else calls.lead
+        lead = calls.between if self._side is self._tags.text_later else calls.lead
         self._call_lead = lead if self._held.endswith(lead) else ""
         self._leave(lead, _State.CALL, self._tags.call, "")
         self._body = []
         self._reader = calls.reader(self._tape.tools, self._calls, f"call_{self._tape.messages}_{self._calls}")
+        if calls.bare:
+            self._speak(calls.begin)
 
     def _close_call(self, closed: bool) -> None:
         calls, reader = self._tags.calls, self._reader
         assert calls is not None
         assert reader is not None
-        self._leave("", _State.TEXT, self._tags.text_after_call, calls.tail if closed else "")
+        self._leave("", _State.TEXT, self._tags.text_later, calls.tail if closed else "")
         self._reader = None
         body = "".join(self._body)
         events, status = reader.close()
         self._out += events
         if status is Status.MALFORMED:
             self.attempts.append(Attempt(status, -1, body))
-            self._speak(self._call_lead + calls.begin + body + (calls.end if closed else ""))
+            begin = "" if calls.bare else calls.begin
+            self._speak(self._call_lead + begin + body + (calls.end if closed else ""))
             return
         self.attempts.append(Attempt(status if closed else Status.UNCLOSED, self._calls, body))
         self._calls += 1

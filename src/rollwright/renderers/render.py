@@ -36,7 +36,9 @@ class TableRenderer:
         self.family = family.name
         self.engine = engine
         self.options = options or RenderOptions()
-        self.stop_ids = tuple(engine.special(stop) for stop in family.stops)
+        close, *others = family.stops
+        # Members of a family differ in the further stops that they know; without the first there is no turn.
+        self.stop_ids = (engine.special(close), *(engine.specials[stop] for stop in others if stop in engine.specials))
         self._lexicon = lexicon_of(engine, family.plain)
         self._tags = Tags(family, engine)
         self._turns = Turns(family, self.options)

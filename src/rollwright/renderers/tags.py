@@ -18,10 +18,11 @@ Pattern = re.Pattern[str]
 class Side:
     """What leaves one state of the parser: the tags, and what the format puts before them."""
 
-    def __init__(self, leads: Iterable[str], sought: Iterable[str]) -> None:
+    def __init__(self, leads: Iterable[str], sought: Iterable[str], *, first: bool = False) -> None:
         tags = sorted(sought, key=len, reverse=True)
-        self.seek: Pattern | None = re.compile("|".join(map(re.escape, tags))) if tags else None
-        """Tags that have no token."""
+        names = "|".join(map(re.escape, tags))
+        self.seek: Pattern | None = re.compile(rf"\A(?:{names})" if first else names) if tags else None
+        """Tags that have no token; with `first`, only where the answer begins."""
         self._starts = {lead[:length] for lead in leads for length in range(1, len(lead) + 1)}
         for tag in tags:
             for whole in (tag, *(lead + tag for lead in leads)):
@@ -54,10 +55,13 @@ class Tags:
         self.structural = np.zeros(engine.size, np.bool_)
         self.structural[list(self.names)] = True
         sought = tags - set(engine.specials)
+        self.bare = self.calls is not None and self.calls.bare
         self._read_thinking()
         lead, between = (self.calls.lead, self.calls.between) if self.calls else ("", "")
-        self.text = Side({lead} - {""}, sought & {think_begin, call_begin})
-        self.text_after_call = Side({between} - {""}, sought & {think_begin, call_begin})
+        self.text = Side({lead} - {""}, sought & {think_begin, call_begin}, first=self.bare)
+        # A call without tags is the whole answer, so after anything else there is none.
+        later = {think_begin} if self.bare else {think_begin, call_begin}
+        self.text_later = Side({between} - {""}, sought & later)
         self.thought = Side({self.thought_lead} - {""}, sought & {think_end})
         self.call = Side((), sought & {call_end})
 

@@ -145,6 +145,8 @@ class Turns:
             return
         if form is None:
             raise UsageError("this format has no calls of tools")
+        if self._family.speech.one_call and len(calls) > 1:
+            raise UsageError("this format has one call of a tool per turn")
         joint = ""
         if not self._family.speech.calls_hide_text:
             script.said(text)

@@ -39,6 +39,7 @@ class JsonCalls:
     lead: str = ""
     between: str = ""
     tail: str = ""
+    bare: bool = False
 
     def write(self, script: Script, call: ToolCall) -> None:
         script.frame(self.open)

@@ -32,6 +32,7 @@ class XmlCalls:
     lead: str = ""
     between: str = ""
     tail: str = ""
+    bare: bool = False
 
     def write(self, script: Script, call: ToolCall) -> None:
         script.frame(f"{self.begin}\n<function=")

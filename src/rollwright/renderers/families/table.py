@@ -136,6 +136,11 @@ class Calls(Protocol):
         ...
 
     @property
+    def bare(self) -> bool:
+        """A call has no tags and is the whole answer: `begin` is how it starts, and belongs to it."""
+        ...
+
+    @property
     def lead(self) -> str:
         """What the format puts between a text and the first call. Nothing if there is no text."""
         ...
@@ -171,6 +176,8 @@ class Speech:
     words: Words = as_is
     calls_hide_text: bool = False
     """The template does not show the text of a turn that calls tools."""
+    one_call: bool = False
+    """The template refuses more than one call in a turn."""
 
 
 @dataclass(frozen=True, slots=True)
