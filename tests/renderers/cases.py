@@ -47,6 +47,12 @@ class Case:
         """Control strings and pieces of them, to be said inside texts."""
         return tuple(self.family.stops) + CONTROLS
 
+    @property
+    def count(self):
+        """How many conversations each template of a family takes, so that the family has two thousand."""
+        name = self.family.name.removesuffix("-nothink")
+        return 2000 // sum(case.family.name.removesuffix("-nothink") == name for case in CASES)
+
     def oracle(self):
         return Oracle(template(self.template), arguments=self.arguments, **self.given)
 

@@ -57,9 +57,9 @@ class Talker:
         return {self.text(1) or "k": self.value(inner, depth + 1) for _ in range(pick.randint(0, 2))}
 
     def specs(self):
-        if not self.tools or self.random.random() < 0.3:
+        if not self.tools or self.random.random() < 0.4:
             return ()
-        return tuple(self._spec(name) for name in self.random.sample(NAMES, self.random.randint(1, 3)))
+        return tuple(self._spec(name) for name in self.random.sample(NAMES, self.random.randint(1, 2)))
 
     def _spec(self, name):
         fields = {f"p{at}": {"type": self.random.choice(TYPES)} for at in range(self.random.randint(0, 3))}

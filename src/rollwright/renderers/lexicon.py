@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -121,13 +120,13 @@ class _Bytes(dict[int, bytes]):
 
 
 def lexicon_of(engine: TokenEngine, plain: str) -> Lexicon:
-    """One per engine and view of it, however many renderers there are. Two threads may build one at once; they are
-    equal, and one of them stays."""
+    """One per engine and view of it, however many renderers there are, and as long-lived as engines are. Two threads may
+    build one at once; they are equal, and one of them stays."""
     views = _lexicons.setdefault(engine, {})
-    return views.setdefault(plain, views.get(plain) or Lexicon(engine, plain))
+    return views.get(plain) or views.setdefault(plain, Lexicon(engine, plain))
 
 
-_lexicons: WeakKeyDictionary[TokenEngine, dict[str, Lexicon]] = WeakKeyDictionary()
+_lexicons: dict[TokenEngine, dict[str, Lexicon]] = {}
 
 
 def _guarded(pieces: Sequence[Piece]) -> list[tuple[int, int]]:

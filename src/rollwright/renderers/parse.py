@@ -177,7 +177,7 @@ class PushParser:
         self._leave("", _State.TEXT, self._tags.text_later, calls.tail if closed else "")
         self._reader = None
         body = "".join(self._body)
-        events, status = reader.close()
+        events, status = reader.close(closed)
         self._out += events
         if status is Status.MALFORMED:
             self.attempts.append(Attempt(status, -1, body))

@@ -15,13 +15,16 @@ from rollwright.wire import Delta, ToolCall, ToolCallDelta, ToolSpec
 
 # One space after the colon belongs to the format; more of them are the model's.
 _START = re.compile(r'\s*\{\s*"name"\s*:\s*"([^"\\]*)"\s*,\s*"(?:arguments|parameters)"\s*:(?: |(?=[^ ]))')
-_FINISH = re.compile(r"\}\s*\Z")
 
 
 class _Whole(msgspec.Struct):
     name: str
     arguments: msgspec.Raw = msgspec.Raw(b"")
     parameters: msgspec.Raw = msgspec.Raw(b"")
+
+
+_WHOLE = msgspec.json.Decoder(_Whole)
+_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,19 +78,21 @@ class JsonReader:
             events.append(ToolCallDelta(self._index, "", self._id, found[1]))
             text = text[found.end() :]
         # The last brace closes the object around the arguments, if nothing but space follows.
-        finish = _FINISH.search(text)
-        stop = finish.start() if finish else len(text)
+        bare = text.rstrip()
+        stop = len(bare) - 1 if bare.endswith("}") else len(text)
         self._held = text[stop:]
         return events + self._tell(text[:stop])
 
-    def close(self) -> tuple[list[Delta], Status]:
+    def close(self, closed: bool) -> tuple[list[Delta], Status]:
         if not self._named:
             return self._close_whole()
-        events: list[Delta] = []
-        if not _FINISH.match(self._held):
-            events = self._tell(self._held)
-            return events, Status.BAD_ARGUMENTS
-        return events, Status.OK if is_object("".join(self._arguments)) else Status.BAD_ARGUMENTS
+        told = "".join(self._arguments)
+        if self._held and is_object(told):
+            return [], Status.OK
+        # The last brace is the object's own after all, if the model broke off or forgot the one around it.
+        if not closed or is_object(told + self._held):
+            return self._tell(self._held), Status.BAD_ARGUMENTS
+        return [], Status.BAD_ARGUMENTS
 
     def _tell(self, text: str) -> list[Delta]:
         if not text:
@@ -98,7 +103,7 @@ class JsonReader:
     def _close_whole(self) -> tuple[list[Delta], Status]:
         """An object that does not begin as the format says: read it when it is complete."""
         try:
-            whole = msgspec.json.decode(self._held, type=_Whole)
+            whole = _WHOLE.decode(self._held)
         except (msgspec.DecodeError, UnicodeEncodeError):
             return [], Status.MALFORMED
         text = bytes(whole.arguments or whole.parameters).decode()
@@ -109,7 +114,7 @@ class JsonReader:
 def is_object(text: str) -> bool:
     """Whether a text is one JSON object."""
     try:
-        msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+        _OBJECT.decode(text)
     except (msgspec.DecodeError, UnicodeEncodeError):
         return False
     return True

@@ -104,7 +104,7 @@ class XmlReader:
             events.append(ToolCallDelta(self._index, "".join(told)))
         return events
 
-    def close(self) -> tuple[list[Delta], Status]:
+    def close(self, closed: bool) -> tuple[list[Delta], Status]:
         events: list[Delta] = []
         if not self._named:
             found = _FUNCTION.match(self._held)
@@ -117,7 +117,7 @@ class XmlReader:
         if not self._done or self._held.strip():
             # What has no place in the format is told as it stands, so that nothing is lost.
             self._status = Status.BAD_ARGUMENTS
-            told.append(self._held)
+            told.append(_escaped(self._held) if self._string else self._held)
         if told := [text for text in told if text]:
             events.append(ToolCallDelta(self._index, "".join(told)))
         return events, self._status

@@ -117,8 +117,9 @@ class CallReader(Protocol):
 
     def feed(self, text: str) -> list[Delta]: ...
 
-    def close(self) -> tuple[list[Delta], Status]:
-        """What was held back, and what became of the attempt. With MALFORMED no event has been given."""
+    def close(self, closed: bool) -> tuple[list[Delta], Status]:
+        """What was held back, and what became of the attempt; not `closed` if the answer broke off in it. With
+        MALFORMED no event has been given."""
         ...
 
 
