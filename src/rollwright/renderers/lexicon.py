@@ -86,15 +86,16 @@ class Lexicon:
         return ids
 
     def _cuts(self, text: str, pieces: Sequence[Piece]) -> list[int]:
+        """Where to cut, so that no part holds a control string that somebody said, or helped to make at a seam. The
+        frame's own lie outside of all that was said, and are left whole."""
         guarded = _guarded(pieces)
-        cuts = set()
+        cuts, at = set(), 0
         for found in self._anywhere.finditer(text):
             start, stop = found.span(1)
-            # The frame's own control strings lie outside of everything that was said under guard.
-            for low, high in guarded:
-                if low < stop and start < high:
-                    cuts.add(max(start + 1, low))
-                    break
+            while at < len(guarded) and guarded[at][1] <= start:
+                at += 1
+            if at < len(guarded) and guarded[at][0] < stop:
+                cuts.add(max(start + 1, guarded[at][0]))
         return sorted(cuts)
 
     def lengths(self, ids: Ids) -> NDArray[np.int32]:
@@ -120,8 +121,8 @@ class _Bytes(dict[int, bytes]):
 
 
 def lexicon_of(engine: TokenEngine, plain: str) -> Lexicon:
-    """One per engine and view of it, however many renderers there are, and as long-lived as engines are. Two threads may
-    build one at once; they are equal, and one of them stays."""
+    """One per engine and view of it, however many renderers there are, and as long-lived as engines are. Two threads
+    may build one at once; they are equal, and one of them stays."""
     views = _lexicons.setdefault(engine, {})
     return views.get(plain) or views.setdefault(plain, Lexicon(engine, plain))
 
