@@ -1,4 +1,4 @@
-"""The engine over the raw `tokenizers` core. Always called in batch form, since only that lets go of the GIL."""
+"""The engine over the raw `tokenizers` core, with what it has learned of short words."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from rollwright.wire import UsageError
 from rollwright.wire.arrays import Ids
 
 from .engine_bytes import ByteTable, byte_level, metaspace
+from .engine_words import MAX_CHARS, control_pattern, splits_plainly, word_memo
 
 
 class Vocabulary:
@@ -34,6 +35,15 @@ class Vocabulary:
         if alphabet is byte_level:
             # Added tokens are written as they are, so a letter like é in one is no byte of its own.
             self.bytes.update((id, token.content.encode()) for id, token in added.items())
+        self.controls = control_pattern(self.specials) if splits_plainly(self.core) else None
+        """Finds control strings; None where what is beside them changes how text is encoded."""
+        self.memo = word_memo(self.core, self.encode_whole) if self.controls is not None else None
+
+    def encode_whole(self, text: str) -> list[int]:
+        """Batch form, since only that lets go of the GIL."""
+        (encoding,) = self.core.encode_batch_fast([text], add_special_tokens=False)
+        ids: list[int] = encoding.ids
+        return ids
 
 
 class CoreEngine:
@@ -51,10 +61,32 @@ class CoreEngine:
         self._bytes = vocabulary.bytes
 
     def encode(self, text: str) -> Ids:
-        (encoding,) = self._core.encode_batch_fast([well_formed(text)], add_special_tokens=False)
-        return np.array(encoding.ids, np.int32)
+        vocabulary = self.vocabulary
+        text = well_formed(text)
+        if vocabulary.controls is None:
+            return np.array(vocabulary.encode_whole(text), np.int32)
+        pieces = vocabulary.controls.split(text)
+        if vocabulary.memo is None or len(text) > MAX_CHARS or not text.isascii():
+            return self._encode_apart(pieces)
+        ids = vocabulary.memo.encode(pieces[0])
+        for at in range(1, len(pieces), 2):
+            ids.append(self.specials[pieces[at]])
+            if pieces[at + 1]:
+                ids += vocabulary.memo.encode(pieces[at + 1])
+        return np.array(ids, np.int32)
+
+    def _encode_apart(self, pieces: list[str]) -> Ids:
+        """Texts and control strings in turns. A long text is encoded faster in pieces than as a whole."""
+        encodings = self._core.encode_batch_fast(pieces[::2], add_special_tokens=False)
+        ids: list[int] = encodings[0].ids
+        for control, encoding in zip(pieces[1::2], encodings[1:], strict=True):
+            ids.append(self.specials[control])
+            ids += encoding.ids
+        return np.array(ids, np.int32)
 
     def encode_many(self, texts: Sequence[str]) -> list[Ids]:
+        if self.vocabulary.memo is not None and sum(map(len, texts)) <= MAX_CHARS:
+            return [CoreEngine.encode(self, text) for text in texts]
         encodings = self._core.encode_batch_fast([well_formed(text) for text in texts], add_special_tokens=False)
         return [np.array(encoding.ids, np.int32) for encoding in encodings]
 

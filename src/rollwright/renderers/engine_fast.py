@@ -27,7 +27,7 @@ def fast_engine(reference: CoreEngine, data: bytes, kind: str) -> CoreEngine:
     """An engine over the reference's vocabulary; UsageError if it is not installed, cannot read it, or differs."""
     engine = _ENGINES[kind](reference.vocabulary, data)
     try:
-        prove_equal(engine, reference, list(reference.specials), kind)
+        prove_equal(engine, reference.vocabulary.encode_whole, list(reference.specials), kind)
     except UsageError:
         raise
     except Exception as error:  # The border to foreign code, which fails on odd text in ways of its own.
