@@ -115,3 +115,12 @@ def test_arguments_that_are_no_object_are_shown_as_they_stand():
     message = Message("assistant", (ToolCall("c", "do", '{"text": '),))
     shown = renderer.engine.decode(renderer.render([*ASK, message, user("Hm?")], TOOLS).ids)
     assert '<function=do>\n{"text": </function>' in shown
+
+
+@pytest.mark.parametrize(("written", "told"), [("\n\n", ""), ("\n", "\n"), ("\n\n\n", "\n"), (" \n\n", " "), ("", "")])
+def test_only_what_the_format_puts_before_a_call_vanishes(written, told):
+    renderer = case_of("qwen3_6").renderer(thinking=False)
+    tape = renderer.render(ASK, TOOLS)
+    ids = renderer.engine.encode(f"Look:{written}<tool_call>\n{function()}\n</tool_call><|im_end|>")
+    parser = renderer.parser(tape)
+    assert reply_of([*parser.feed(ids), *parser.end()]).message.text == f"Look:{told}"
