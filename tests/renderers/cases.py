@@ -93,7 +93,7 @@ QWEN3 = {"family": qwen.QWEN3, "vocabulary": "qwen3", "arguments": "text"}
 THINKING = (None, True, False)
 LATE = {"late_system": True}
 
-XML = {"vocabulary": "qwen3_5", "thinking": THINKING, "tells": tells_xml}
+XML = {"vocabulary": "qwen3_5", "talker": {"images": True}, "thinking": THINKING, "tells": tells_xml}
 
 LLAMA = {
     "vocabulary": "llama3_2",

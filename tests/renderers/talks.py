@@ -4,7 +4,7 @@ parallel, nested arguments, reasoning or none. Plain code, because thousands of 
 import json
 import random
 
-from rollwright.wire import Message, Reasoning, Text, ToolCall, ToolResult, ToolSpec
+from rollwright.wire import Image, Message, Reasoning, Text, ToolCall, ToolResult, ToolSpec
 
 WORDS = (
     "a", "the", "Weather", " is", " in", "Paris", "42", " 3.14", "-", ".", ",", "?", "!", ":", " ", "  ", "\n", "\n\n",
@@ -23,7 +23,18 @@ TYPES = ("string", "integer", "number", "boolean", "array", "object", "null")
 class Talker:
     """Makes conversations. `literals` are control strings to be put inside texts."""
 
-    def __init__(self, seed, *, literals=(), loose=False, reasoning=True, parallel=True, late_system=False, tools=True):
+    def __init__(
+        self,
+        seed,
+        *,
+        literals=(),
+        loose=False,
+        reasoning=True,
+        parallel=True,
+        late_system=False,
+        tools=True,
+        images=False,
+    ):
         self.random = random.Random(seed)
         self.words = WORDS + (LOOSE if loose else ())
         self.literals = tuple(literals)
@@ -31,6 +42,7 @@ class Talker:
         self.parallel = parallel
         self.late_system = late_system
         self.tools = tools
+        self.images = images
 
     def text(self, most=6):
         pick = self.random.random
@@ -38,6 +50,13 @@ class Talker:
         if self.literals and pick() < 0.3:
             chosen.insert(int(pick() * (len(chosen) + 1)), self.random.choice(self.literals))
         return "".join(chosen)
+
+    def content(self, most=6):
+        """A text, or texts and images in any order."""
+        if not self.images or self.random.random() < 0.8:
+            return (Text(self.text(most)),)
+        image = Image(f"{self.random.getrandbits(256):064x}", "image/png")
+        return (Text(self.text(most)), image, Text(self.text(most)))[self.random.randint(0, 1) :]
 
     def value(self, kind, depth=0):
         pick = self.random
@@ -85,21 +104,21 @@ class Talker:
         return Message("assistant", tuple(parts))
 
     def results(self, message):
-        return [Message("tool", (ToolResult(call.id, (Text(self.text(8)),)),)) for call in message.tool_calls]
+        return [Message("tool", (ToolResult(call.id, self.content(8)),)) for call in message.tool_calls]
 
     def talk(self, most_turns=4):
         """Messages and tools. Begins with a user after an optional system; may end anywhere."""
         pick = self.random
         specs = self.specs()
         messages = [Message("system", (Text(self.text()),))] if pick.random() < 0.5 else []
-        messages.append(Message("user", (Text(self.text()),)))
+        messages.append(Message("user", self.content()))
         for _ in range(pick.randint(0, most_turns)):
             messages.append(self.answer(specs, len(messages)))
             heard = self.results(messages[-1])
             if heard and pick.random() < 0.85:
                 messages += heard
             else:
-                messages.append(Message("user", (Text(self.text()),)))
+                messages.append(Message("user", self.content()))
             if self.late_system and pick.random() < 0.1:
                 messages.append(Message("system", (Text(self.text()),)))
         if pick.random() < 0.2:
