@@ -30,7 +30,6 @@ from tokenizers import Tokenizer
 
 from rollwright.renderers import Declined, Renderer, Tape, load_engine, renderer_for
 from rollwright.renderers.engine import EngineKind
-from rollwright.renderers.proof import answer_ids
 from rollwright.wire import Message, Reasoning, Text, ToolCall, ToolSpec, system, tool_result, user
 from rollwright.wire.arrays import Ids
 
@@ -110,7 +109,7 @@ def tape_of(renderer: Renderer, tokens: int) -> Tape:
     tape = renderer.render((user(prose(dice, 200)),), TOOLS)
     while True:
         said = answer(dice, 0)
-        tape = tape.sample(answer_ids(renderer, said, tools=TOOLS), {"call_0": "bash"})
+        tape = tape.sample(renderer.answer(tape, said), {"call_0": "bash"})
         if len(tape) >= tokens:
             return tape
         longer = renderer.extend(tape, (tool_result("call_0", prose(dice, min(20_000, 3 * tokens))),))
@@ -220,7 +219,7 @@ def parse_figures(renderer: Renderer, core: Tokenizer, rounds: int) -> dict[str,
         "assistant",
         (Reasoning(prose(dice, 3000).strip()), Text(prose(dice, 1500).strip()), *answer(dice, 0).parts[2:]),
     )
-    ids = answer_ids(renderer, said, tools=TOOLS)
+    ids = renderer.answer(tape, said)
     listed = ids.tolist()
 
     def parse() -> None:

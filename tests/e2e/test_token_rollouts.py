@@ -99,12 +99,13 @@ def test_a_batch_holds_what_the_server_got_and_sampled(tmp_path_factory, path, t
         assert np.array_equal(ids, whole(entry))
     if history is ThinkingPolicy.KEEP:
         assert len(batch.samples) == 1, "every turn extends the one before, so there is one branch"
+        rows = sum(len(entry.tokens.routing.rows) for entry in log)
+        assert rows == len(batch.samples[0].ids) - 1, "each row travels once"
     leaves = [call for call in range(len(log)) if not any(call in links[:-1] for links in tapes)]
     assert len(batch.samples) == len(leaves)
-    for sample in batch.samples:
-        check(sample, log, tapes[leaves[sample.branch]])
-    sampled = sum(len(entry.tokens.completion_ids) for entry in log)
-    assert sum(int(sample.mask.sum()) for sample in batch.samples) == sampled
+    trained = [place for sample in batch.samples for place in check(sample, log, tapes[leaves[sample.branch]])]
+    sampled = [(call, n) for call, entry in enumerate(log) for n in range(len(entry.tokens.completion_ids))]
+    assert sorted(trained) == sampled, "every sampled token is trained once, whatever branches share it"
 
 
 def chain(trace, call):
@@ -120,6 +121,8 @@ def whole(entry):
 
 
 def check(sample, log, links):
+    """The sampled tokens that this sample trains: call and place within its answer."""
+    trained = []
     assert np.array_equal(sample.ids, whole(log[links[-1]]))
     rows = np.zeros((len(sample.ids), LAYERS, TOP_K), np.uint8)
     known = np.zeros(len(sample.ids), np.bool_)
@@ -127,13 +130,14 @@ def check(sample, log, links):
         tokens = log[call].tokens
         start = len(tokens.prompt_ids)
         stop = start + len(tokens.completion_ids)
-        assert sample.mask[start:stop].all()
+        trained += [(call, n) for n in np.flatnonzero(sample.mask[start:stop]).tolist()]
         assert np.array_equal(sample.logprobs[start:stop], tokens.logprobs)
         at = tokens.routing.start
         rows[at : at + len(tokens.routing.rows)] = tokens.routing.rows
         known[at : at + len(tokens.routing.rows)] = True
-    # Every row but that of the very last token, each asked for once.
+    # Every row but that of the very last token.
     assert known.tolist() == [True] * (len(known) - 1) + [False]
-    assert sum(len(log[call].tokens.routing.rows) for call in links) == len(known) - 1
     assert np.array_equal(sample.routed[:-1], rows[:-1])
     assert sample.routed_hole.tolist() == (~known).tolist()
+    assert len(trained) == int(sample.mask.sum())
+    return trained

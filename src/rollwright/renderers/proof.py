@@ -9,7 +9,6 @@ import msgspec
 import numpy as np
 
 from rollwright.wire import Image, Message, Text, ToolResult, ToolSpec, UsageError, assistant, reply_of, user
-from rollwright.wire.arrays import Ids
 
 from .contract import Renderer
 
@@ -37,7 +36,7 @@ class Proof:
                     f"the known render of the family {first.family} lacks {message.text!r}; choose another"
                 )
         self._ids = tape.ids.copy()
-        self._answer = answer_ids(first, assistant(_ANSWER), _TALK)
+        self._answer = first.answer(tape, assistant(_ANSWER))
         self.proven(first)
 
     def proven(self, renderer: Renderer) -> Renderer:
@@ -50,20 +49,6 @@ class Proof:
         if message.text + message.reasoning != _ANSWER:
             raise UsageError(f"a renderer read {message.text!r} where {_ANSWER!r} was written")
         return renderer
-
-
-def answer_ids(
-    renderer: Renderer, answer: Message, talk: Sequence[Message] = _TALK, tools: Sequence[ToolSpec] = ()
-) -> Ids:
-    """`answer` as a model would give it to `talk`: as the format writes it after the prompt, up to its stop token."""
-    prompt = renderer.render(talk, tools).ids
-    whole = renderer.render((*talk, answer), tools, prompt=False).ids
-    if not np.array_equal(whole[: len(prompt)], prompt):
-        # The format writes an answer of the past in another way than one that is to come.
-        return np.append(renderer.engine.encode(answer.text), renderer.stop_ids[:1]).astype(np.int32)
-    ids = whole[len(prompt) :]
-    stops = np.flatnonzero(np.isin(ids, renderer.stop_ids))
-    return ids[: int(stops[0]) + 1] if len(stops) else ids
 
 
 def text_size(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> int:

@@ -15,7 +15,6 @@ import msgspec
 import numpy as np
 
 from rollwright.renderers.contract import Renderer
-from rollwright.renderers.proof import answer_ids
 from rollwright.wire import CallTokens, Finish, Message, ModelCall, ModelReply, Routing, Usage, user
 from rollwright.wire.arrays import Ids, column
 
@@ -38,6 +37,7 @@ class Voice:
     def __init__(self, config: ScriptedConfig, renderer: Renderer) -> None:
         self.renderer = renderer
         self._config = config
+        self._asked = renderer.render((user("?"),))
         self._turns: OrderedDict[bytes, tuple[Message, ...]] = OrderedDict()
 
     def hear(self, ids: Ids) -> tuple[Message, ...]:
@@ -80,7 +80,7 @@ class Voice:
         ids: list[int] = []
         engine = self.renderer.engine
         controls = set(engine.specials.values())
-        for id in answer_ids(self.renderer, message).tolist():
+        for id in self.renderer.answer(self._asked, message).tolist():
             text = engine.token_bytes(id).decode(errors="replace")
             if id not in controls and len(text) > 1 and "\ufffd" not in text and rng.random() < _UNUSUAL:
                 ids += engine.encode(text[:1]).tolist() + engine.encode(text[1:]).tolist()
