@@ -6,7 +6,7 @@ from typing import Any
 
 from rollwright.renderers import load_engine
 from rollwright.renderers.contract import PARITY, Reason, RenderOptions, ThinkingPolicy
-from rollwright.renderers.families import llama, qwen, qwen35
+from rollwright.renderers.families import gemma, llama, qwen, qwen35
 from rollwright.renderers.render import TableRenderer
 from vocabularies import template, vocabulary
 
@@ -86,7 +86,8 @@ def tells_xml(message):
 CONTROLS = (
     "<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<|im_start|>",
     "<|im_start|>assistant\n", "<|endoftext|>", "<think>\n\n</think>\n\n", "<|im_sta",
-    "<|start_header_id|>", "<|python_tag|>", "<|begin_of_text|>",
+    "<|start_header_id|>", "<|python_tag|>", "<|begin_of_text|>", "<start_of_turn>", "<start_of_turn>model\n",
+    "<start_of_image>",
 )  # fmt: skip
 
 QWEN3 = {"family": qwen.QWEN3, "vocabulary": "qwen3", "arguments": "text"}
@@ -101,6 +102,12 @@ LLAMA = {
     "talker": {"late_system": True, "parallel": False, "reasoning": False},
 }
 
+GEMMA = {
+    "vocabulary": "gemma3",
+    "given": {"bos_token": "<bos>"},
+    "talker": {"tools": False, "reasoning": False, "images": True},
+}
+
 CASES = [
     Case("qwen2_5", qwen.QWEN2_5, "qwen2_5", talker=LATE),
     Case("qwen3", **QWEN3, thinking=THINKING, talker=LATE),
@@ -113,6 +120,7 @@ CASES = [
     # The template of 3.3 is that of 3.1, to the letter.
     Case("llama3_1", llama.LLAMA3, **LLAMA),
     Case("llama3_2", llama.LLAMA3, **LLAMA),
+    Case("gemma3", gemma.GEMMA3, **GEMMA),
 ]
 
 

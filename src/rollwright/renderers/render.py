@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Mapping, Sequence
 
 import msgspec
-import numpy as np
 
 from rollwright.telemetry import Metrics
 from rollwright.wire import Message, ToolCallDelta, ToolSpec
@@ -49,7 +48,7 @@ class TableRenderer:
     def render(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = (), *, prompt: bool = True) -> Tape:
         script = Script(self.options.literal, self.table.image)
         at = self.table.head.write(script, messages, tools, self.options)
-        self._turns.write_all(script, messages, at)
+        self._turns.write_all(script, messages, at, tools)
         if prompt:
             self._turns.write_prompt(script, len(messages))
         return Tape(
@@ -65,7 +64,7 @@ class TableRenderer:
     def extend(
         self, tape: Tape, messages: Sequence[Message], tools: Sequence[ToolSpec] | None = None
     ) -> Tape | Declined:
-        reasoned = tape.reasoned or bool(np.any(tape.added == self._think_id))
+        reasoned = tape.reasoned or (self._think_id is not None and bool((tape.added == self._think_id).any()))
         reason = self._declines(tape, messages, tools, reasoned)
         if reason is not None:
             self._metrics.counter("renderer_declined_total", _HELP, family=self.family, reason=reason).inc()
@@ -121,6 +120,8 @@ class TableRenderer:
         for message in messages:
             if message.role == "assistant" or (message.role == "system" and self.table.system is None):
                 return Reason.ROLE_NOT_APPENDED
+        if self.table.declines is not None and (reason := self.table.declines(tape, messages)) is not None:
+            return reason
         return Reason.THINKING_DROPPED if self._drops(messages, reasoned) else None
 
     def _drops(self, messages: Sequence[Message], reasoned: bool) -> bool:

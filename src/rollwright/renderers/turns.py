@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from rollwright.wire import Message, Reasoning, Text, ToolResult, UsageError
+from rollwright.wire import Message, Reasoning, Text, ToolResult, ToolSpec, UsageError
 
 from .contract import LiteralPolicy, RenderOptions, ThinkingPolicy
 from .families.table import Family, Past, Shown, Thinking
@@ -42,7 +42,7 @@ class Turns:
                 return at
         return None
 
-    def write_all(self, script: Script, messages: Sequence[Message], at: int) -> None:
+    def write_all(self, script: Script, messages: Sequence[Message], at: int, tools: Sequence[ToolSpec] = ()) -> None:
         """A whole conversation, of which the head has written `at` messages."""
         query = self.last_query(messages)
         if query is None and self._family.needs_query:
@@ -51,14 +51,21 @@ class Turns:
         if query is None:
             query = -1 if thinking is not None and thinking.without_query else len(messages)
         names = _names(messages) if self._family.results and self._family.results.named else {}
-        self.write(script, messages, at, 0, query, names)
+        self.write(script, messages, at, 0, query, names, tools)
 
     def write(
-        self, script: Script, messages: Sequence[Message], at: int, offset: int, query: int, names: Mapping[str, str]
+        self,
+        script: Script,
+        messages: Sequence[Message],
+        at: int,
+        offset: int,
+        query: int,
+        names: Mapping[str, str],
+        tools: Sequence[ToolSpec] = (),
     ) -> None:
         """`messages[at:]`, the first of `messages` being number `offset` of the conversation. Answers after `query`
         show their reasoning; `names` has the tools' names by call id."""
-        count = len(messages)
+        count, heard = len(messages), self._family.heard
         while at < count:
             message = messages[at]
             script.turn(offset + at, message.role)
@@ -67,7 +74,7 @@ class Turns:
                 continue
             if message.role == "assistant":
                 self._write_speech(script, message, at > query, at == count - 1)
-            else:
+            elif message.role != "user" or heard is None or not heard.write(script, messages, at, tools):
                 self._write_heard(script, message)
             at += 1
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 
+from .gemma import GEMMA3
 from .llama import LLAMA3
 from .qwen import QWEN2_5, QWEN3, QWEN3_INSTRUCT
 from .qwen35 import QWEN3_5, QWEN3_5_NOTHINK, QWEN3_6, QWEN3_8
@@ -19,6 +20,7 @@ FAMILIES: tuple[Family, ...] = (
     QWEN3_6,
     QWEN3_8,
     LLAMA3,
+    GEMMA3,
 )
 
 

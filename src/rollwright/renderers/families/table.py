@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from rollwright.renderers.contract import Parser, RenderOptions, Status
+from rollwright.renderers.contract import Parser, Reason, RenderOptions, Status
 from rollwright.renderers.engine import TokenEngine
 from rollwright.renderers.script import Script
 from rollwright.renderers.tape import Tape
@@ -38,6 +38,15 @@ class Head(Protocol):
         self, script: Script, messages: Sequence[Message], tools: Sequence[ToolSpec], options: RenderOptions
     ) -> int:
         """Write the head and return how many of `messages` are thereby written. UsageError for what is refused."""
+        ...
+
+
+class Heard(Protocol):
+    """Turns of the user that the format treats apart, such as the one that has the tool list before it."""
+
+    def write(self, script: Script, messages: Sequence[Message], at: int, tools: Sequence[ToolSpec]) -> bool:
+        """Write `messages[at]` and say True, or write nothing and leave it to the table's `user`. `tools` is empty
+        in an extension, which repeats no tool list."""
         ...
 
 
@@ -205,5 +214,9 @@ class Family:
     """The placeholder of an image, control strings included; empty if the format has none."""
     needs_query: bool = False
     """The template refuses a conversation without a query."""
+    heard: Heard | None = None
+    """Turns of the user that are more than `user` around their words."""
+    declines: Callable[[Tape, Sequence[Message]], Reason | None] | None = None
+    """A reason of this format's own not to append these messages to the tape."""
     parser: Callable[[TokenEngine, RenderOptions, Tape], Parser] | None = None
     """For formats that `parse.py` cannot read. Gets the tape that the answer follows."""
