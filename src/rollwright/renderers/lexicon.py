@@ -64,7 +64,10 @@ class Lexicon:
 
     def _expected(self, pieces: Sequence[Piece]) -> int | None:
         """How many control ids there must be; None if everybody may write them."""
-        if not any(piece[1] not in _OPEN for piece in pieces):
+        for piece in pieces:
+            if piece[1] not in _OPEN:
+                break
+        else:
             return None
         count, expected = self.count, 0
         for piece in pieces:

@@ -22,6 +22,10 @@ class Piece(NamedTuple):
     """Of the image that this frame stands for."""
 
 
+# A render makes thousands of pieces, and this is what their class does, without its detour.
+_piece = tuple.__new__
+
+
 class Script:
     """Collects pieces. The table's writers call `frame` and `said`; `turn` tells whose pieces follow."""
 
@@ -39,16 +43,16 @@ class Script:
         """What follows belongs to this message; -1 is the format itself."""
         self._message = message
         self._role: Role = role
-        self._policy = self._literal.of(role)
+        self._policy: LiteralPolicy = getattr(self._literal, role)
 
     def frame(self, text: str) -> None:
         """A constant of the table."""
         if text:
-            self.pieces.append(Piece(text, None, self._message, self._role))
+            self.pieces.append(_piece(Piece, (text, None, self._message, self._role, "")))
 
     def said(self, text: str) -> None:
         if text:
-            self.pieces.append(Piece(text, self._policy, self._message, self._role))
+            self.pieces.append(_piece(Piece, (text, self._policy, self._message, self._role, "")))
 
     def picture(self, image: Image) -> None:
         if not self.image:

@@ -89,7 +89,8 @@ class _Buffer:
             return True
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+# Not frozen by its class, which would cost as much as the rest of making one; nobody but `ids` ever sets a field.
+@dataclass(slots=True, eq=False, kw_only=True)
 class Tape:
     """A conversation up to here. `Renderer.render` makes the first one, `sample` and `Renderer.extend` the next."""
 
@@ -110,7 +111,7 @@ class Tape:
     """Somewhere there is reasoning that the template may drop later."""
     calls: Mapping[str, str] = field(default_factory=dict)
     """Names of the tools that the last answer called, by call id, where the format repeats them with a result."""
-    _buffer: list[_Buffer] = field(default_factory=list, repr=False)
+    _buffer: _Buffer | None = None
 
     def __len__(self) -> int:
         return self.start + len(self.added)
@@ -133,19 +134,19 @@ class Tape:
     @property
     def ids(self) -> Ids:
         """All ids, not to be written to. Along one line of tapes this costs what was added since it was last asked."""
-        if not self._buffer:
-            self._buffer.append(self._laid_out())
-        view = self._buffer[0].ids[: len(self)]
+        if self._buffer is None:
+            self._buffer = self._laid_out()
+        view = self._buffer.ids[: len(self)]
         view.flags.writeable = False
         return view
 
     def _laid_out(self) -> _Buffer:
         pieces: list[Ids] = []
         for tape in self._backwards():
-            if tape._buffer:
+            if tape._buffer is not None:
                 pieces.reverse()
-                if tape._buffer[0].grow(len(tape), pieces, len(self)):
-                    return tape._buffer[0]
+                if tape._buffer.grow(len(tape), pieces, len(self)):
+                    return tape._buffer
                 return _Buffer(np.concatenate([tape.ids, *pieces]))
             pieces.append(tape.added)
         pieces.reverse()

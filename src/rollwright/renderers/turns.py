@@ -29,7 +29,7 @@ class Turns:
         if thinking is not None:
             self.prompt += thinking.prompt if self.thinks else thinking.prompt_off
         self.prompt_reasons = thinking is not None and thinking.begin in self.prompt
-        self._results = None if family.results is None else _FIELDS.split(family.results.each_open)
+        self._results = _FIELDS.split(family.results.each_open if family.results else "")
 
     def last_query(self, messages: Sequence[Message]) -> int | None:
         """Index of the last message that the format takes for a question of the user."""
@@ -108,24 +108,30 @@ class Turns:
         self, script: Script, messages: Sequence[Message], at: int, offset: int, names: Mapping[str, str]
     ) -> int:
         form = self._family.results
-        if form is None or self._results is None:
+        if form is None:
             raise UsageError("this format has no results of tools")
-        script.frame(form.open)
+        open_, closing = form.open, ""
         while at < len(messages) and messages[at].role == "tool":
-            script.turn(offset + at, "tool")
             for result in _results(messages[at]):
-                for word in self._results:
-                    if word == "{name}":
-                        script.said(names.get(result.call_id, ""))
-                    elif word == "{id}":
-                        script.said(result.call_id)
-                    else:
-                        script.frame(word)
+                script.frame(closing)
+                script.turn(offset + at, "tool")
+                self._open_result(script, open_, result, names)
                 script.shown(result.content, form.words)
-                script.frame(form.each_close)
+                open_, closing = "", form.each_close
             at += 1
-        script.frame(form.close)
+        script.frame(closing + form.close)
         return at
+
+    def _open_result(self, script: Script, before: str, result: ToolResult, names: Mapping[str, str]) -> None:
+        first, *fields = self._results
+        script.frame(before + first)
+        for word in fields:
+            if word == "{name}":
+                script.said(names.get(result.call_id, ""))
+            elif word == "{id}":
+                script.said(result.call_id)
+            else:
+                script.frame(word)
 
     def _write_speech(self, script: Script, message: Message, current: bool, last: bool) -> None:
         speech = self._family.speech
@@ -187,8 +193,9 @@ class Turns:
 
 def _results(message: Message) -> list[ToolResult]:
     """The results that a message holds. One that was written without a call's id is a result of no call."""
-    found = [part for part in message.parts if isinstance(part, ToolResult)]
-    if len(found) == len(message.parts) and found:
+    parts = message.parts
+    found = [part for part in parts if isinstance(part, ToolResult)]
+    if found and len(found) == len(parts):
         return found
     rest = tuple(part for part in message.parts if isinstance(part, Text))
     if found or len(rest) != len(message.parts):
