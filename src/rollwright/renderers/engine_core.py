@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from types import MappingProxyType
 
 import numpy as np
@@ -14,7 +15,7 @@ from rollwright.wire import UsageError
 from rollwright.wire.arrays import Ids
 
 from .engine_bytes import ByteTable, byte_level, metaspace
-from .engine_words import MAX_CHARS, control_pattern, splits_plainly, word_memo
+from .engine_words import MAX_CHARS, MAX_PIECE_CHARS, control_pattern, splits_plainly, word_memo
 
 
 class Vocabulary:
@@ -38,6 +39,20 @@ class Vocabulary:
         self.controls = control_pattern(self.specials) if splits_plainly(self.core) else None
         """Finds control strings; None where what is beside them changes how text is encoded."""
         self.memo = word_memo(self.core, self.encode_whole) if self.controls is not None else None
+
+    def remembered(self, pieces: list[str], max_chars: int) -> list[Sequence[int] | None]:
+        """The ids of texts and control strings, which take turns; None for texts that the tokenizer has to encode."""
+        memo, specials = self.memo, self.specials
+        if memo is None:
+            return [(specials[piece],) if at % 2 else None for at, piece in enumerate(pieces)]
+        return [
+            (specials[piece],)
+            if at % 2
+            else memo.encode(piece)
+            if len(piece) <= max_chars and piece.isascii()
+            else None
+            for at, piece in enumerate(pieces)
+        ]
 
     def encode_whole(self, text: str) -> list[int]:
         """Batch form, since only that lets go of the GIL."""
@@ -66,23 +81,12 @@ class CoreEngine:
         if vocabulary.controls is None:
             return np.array(vocabulary.encode_whole(text), np.int32)
         pieces = vocabulary.controls.split(text)
-        if vocabulary.memo is None or len(text) > MAX_CHARS or not text.isascii():
-            return self._encode_apart(pieces)
-        ids = vocabulary.memo.encode(pieces[0])
-        for at in range(1, len(pieces), 2):
-            ids.append(self.specials[pieces[at]])
-            if pieces[at + 1]:
-                ids += vocabulary.memo.encode(pieces[at + 1])
-        return np.array(ids, np.int32)
-
-    def _encode_apart(self, pieces: list[str]) -> Ids:
-        """Texts and control strings in turns. A long text is encoded faster in pieces than as a whole."""
-        encodings = self._core.encode_batch_fast(pieces[::2], add_special_tokens=False)
-        ids: list[int] = encodings[0].ids
-        for control, encoding in zip(pieces[1::2], encodings[1:], strict=True):
-            ids.append(self.specials[control])
-            ids += encoding.ids
-        return np.array(ids, np.int32)
+        known = vocabulary.remembered(pieces, MAX_CHARS if len(text) <= MAX_CHARS else MAX_PIECE_CHARS)
+        if unknown := [at for at, ids in enumerate(known) if ids is None]:
+            encodings = self._core.encode_batch_fast([pieces[at] for at in unknown], add_special_tokens=False)
+            for at, encoding in zip(unknown, encodings, strict=True):
+                known[at] = encoding.ids
+        return np.array([*chain.from_iterable(ids for ids in known if ids)], np.int32)
 
     def encode_many(self, texts: Sequence[str]) -> list[Ids]:
         if self.vocabulary.memo is not None and sum(map(len, texts)) <= MAX_CHARS:

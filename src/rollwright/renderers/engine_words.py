@@ -20,6 +20,8 @@ from .engine_bytes import BYTE_ALPHABET
 
 MAX_CHARS = 4096
 """Longer texts are worth the way through the tokenizer, which lets go of the GIL."""
+MAX_PIECE_CHARS = 512
+"""Pieces of a longer text, between control strings, that are not."""
 _MAX_WORDS = 65536
 _MAX_WORD_CHARS = 64
 
