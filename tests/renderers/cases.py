@@ -6,7 +6,7 @@ from typing import Any
 
 from rollwright.renderers import load_engine
 from rollwright.renderers.contract import PARITY, Reason, RenderOptions, ThinkingPolicy
-from rollwright.renderers.families import gemma, llama, qwen, qwen35
+from rollwright.renderers.families import gemma, llama, mistral, qwen, qwen35
 from rollwright.renderers.render import TableRenderer
 from vocabularies import template, vocabulary
 
@@ -87,7 +87,7 @@ CONTROLS = (
     "<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<|im_start|>",
     "<|im_start|>assistant\n", "<|endoftext|>", "<think>\n\n</think>\n\n", "<|im_sta",
     "<|start_header_id|>", "<|python_tag|>", "<|begin_of_text|>", "<start_of_turn>", "<start_of_turn>model\n",
-    "<start_of_image>",
+    "<start_of_image>", "[INST]", "[/INST]", "[TOOL_CALLS]", "[TOOL_RESULTS]{",
 )  # fmt: skip
 
 QWEN3 = {"family": qwen.QWEN3, "vocabulary": "qwen3", "arguments": "text"}
@@ -108,6 +108,13 @@ GEMMA = {
     "talker": {"tools": False, "reasoning": False, "images": True},
 }
 
+MISTRAL = {
+    "vocabulary": "mistral_nemo",
+    "given": {"bos_token": "<s>", "eos_token": "</s>"},
+    "talker": {"reasoning": False, "strict": True},
+    "declines": frozenset({Reason.HEAD_MOVED}),
+}
+
 CASES = [
     Case("qwen2_5", qwen.QWEN2_5, "qwen2_5", talker=LATE),
     Case("qwen3", **QWEN3, thinking=THINKING, talker=LATE),
@@ -121,6 +128,7 @@ CASES = [
     Case("llama3_1", llama.LLAMA3, **LLAMA),
     Case("llama3_2", llama.LLAMA3, **LLAMA),
     Case("gemma3", gemma.GEMMA3, **GEMMA),
+    Case("mistralai-Mistral-Nemo-Instruct-2407", mistral.MISTRAL_NEMO, **MISTRAL),
 ]
 
 

@@ -34,6 +34,7 @@ class Talker:
         late_system=False,
         tools=True,
         images=False,
+        strict=False,
     ):
         self.random = random.Random(seed)
         self.words = WORDS + (LOOSE if loose else ())
@@ -43,6 +44,8 @@ class Talker:
         self.late_system = late_system
         self.tools = tools
         self.images = images
+        self.strict = strict
+        """Ids have nine letters, and after a call of a tool the user speaks only when an answer without one was given."""
 
     def text(self, most=6):
         pick = self.random.random
@@ -100,7 +103,7 @@ class Talker:
             parts.append(Text(self.text()))
         if specs and pick.random() < 0.6:
             count = pick.randint(1, most_calls) if self.parallel else 1
-            parts += [self.call(specs, f"call_{turn}_{at}") for at in range(count)]
+            parts += [self.call(specs, f"call_{turn:0{1 + self.strict}}_{at}") for at in range(count)]
         return Message("assistant", tuple(parts))
 
     def results(self, message):
@@ -115,7 +118,7 @@ class Talker:
         for _ in range(pick.randint(0, most_turns)):
             messages.append(self.answer(specs, len(messages)))
             heard = self.results(messages[-1])
-            if heard and pick.random() < 0.85:
+            if heard and (self.strict or pick.random() < 0.85):
                 messages += heard
             else:
                 messages.append(Message("user", self.content()))

@@ -42,7 +42,7 @@ def continued(renderer, messages, tools, at, stop):
 @pytest.mark.parametrize("history", ThinkingPolicy)
 def test_an_extension_equals_the_full_render(case, history):
     renderer = case.renderer(history=history)
-    equal = declined = 0
+    equal = dropped = 0
     for messages, tools in case.talks(7, 70):
         for at, stop in turns(messages):
             outcome = continued(renderer, messages, tools, at, stop)
@@ -51,13 +51,13 @@ def test_an_extension_equals_the_full_render(case, history):
             full, longer = outcome
             if isinstance(longer, Declined):
                 assert longer.reason in case.declines
-                declined += 1
+                dropped += longer.reason is Reason.THINKING_DROPPED
                 continue
             assert longer.ids.tolist() == full.tolist()
             equal += 1
     assert equal > 12
     if history is ThinkingPolicy.KEEP:
-        assert declined == 0
+        assert dropped == 0
 
 
 @every_case
@@ -77,6 +77,8 @@ def test_what_the_template_leaves_alone_is_extended(case):
                 continue
             sampled = renderer.answer(prior, messages[at])
             longer = renderer.extend(prior.sample(sampled), messages[at + 1 : stop])
+            if longer == Declined(Reason.HEAD_MOVED) and Reason.HEAD_MOVED in case.declines:
+                continue
             assert not isinstance(longer, Declined), longer
             assert longer.ids.tolist() == full.tolist()
             checked += 1

@@ -1,5 +1,7 @@
 """What somebody says cannot become a control token: a tool result cannot forge a turn."""
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -42,7 +44,8 @@ def talk(case, text, *, everywhere=False):
 @every_case
 def test_no_control_string_of_the_vocabulary_gets_through(case):
     renderer = case.renderer()
-    names = list(lexicon_of(renderer.engine, case.family.plain).controls)
+    # Of those that differ in a number only, a few stand for all.
+    names = [name for name in lexicon_of(renderer.engine, case.family.plain).controls if not re.search(r"\d{3}", name)]
     plain = controls(renderer, renderer.render(*talk(case, "word")).ids)
     for at in range(0, len(names), 40):
         text = "a".join(names[at : at + 40])

@@ -23,7 +23,7 @@ from .tape import Tape
 _Decoder = codecs.getincrementaldecoder("utf-8")
 
 
-class _State(Enum):
+class State(Enum):
     TEXT = "text"
     REASONING = "reasoning"
     CALL = "call"
@@ -37,7 +37,7 @@ class PushParser:
         self._tape = tape
         self._decoder = _Decoder("replace")
         self._out: list[Delta] = []
-        self._state = _State.REASONING if inside else _State.TEXT
+        self._state = State.REASONING if inside else State.TEXT
         # A call without tags looks like any text, so it counts only where tools were offered.
         self._side: Side = tags.thought if inside else tags.text if tape.tools or not tags.bare else tags.text_later
         # What the format puts after the last tag: it vanishes if it comes whole.
@@ -69,7 +69,7 @@ class PushParser:
         self._flush()
         self._speak(self._held)
         self._held = ""
-        if self._state is _State.CALL:
+        if self._state is State.CALL:
             # A format without an end tag lets the stop token end the call.
             self._close_call(closed=self._stopped and self._tags.calls is not None and not self._tags.calls.end)
         finish = Finish.TOOL_CALLS if self._calls else Finish.STOP
@@ -126,11 +126,11 @@ class PushParser:
     def _speak(self, text: str) -> None:
         if not text:
             return
-        if self._state is _State.TEXT:
+        if self._state is State.TEXT:
             self._out.append(TextDelta(text))
             if self._tags.bare:
                 self._side = self._tags.text_later
-        elif self._state is _State.REASONING:
+        elif self._state is State.REASONING:
             self._out.append(ReasoningDelta(text))
         elif self._reader is not None:
             self._body.append(text)
@@ -139,19 +139,19 @@ class PushParser:
     def _turn(self, tag: str) -> bool:
         """Follow a tag out of the state. False if it means nothing here and is text."""
         tags, state = self._tags, self._state
-        if state is _State.TEXT and tags.calls is not None and tag == tags.calls.begin:
+        if state is State.TEXT and tags.calls is not None and tag == tags.calls.begin:
             self._open_call()
-        elif state is _State.TEXT and tags.thinking is not None and tag == tags.thinking.begin:
-            self._leave("", _State.REASONING, tags.thought, tags.thought_skip)
-        elif state is _State.REASONING and tags.thinking is not None and tag == tags.thinking.end:
-            self._leave(tags.thought_lead, _State.TEXT, tags.text, tags.answer_skip)
-        elif state is _State.CALL and tags.calls is not None and tag == tags.calls.end:
+        elif state is State.TEXT and tags.thinking is not None and tag == tags.thinking.begin:
+            self._leave("", State.REASONING, tags.thought, tags.thought_skip)
+        elif state is State.REASONING and tags.thinking is not None and tag == tags.thinking.end:
+            self._leave(tags.thought_lead, State.TEXT, tags.text, tags.answer_skip)
+        elif state is State.CALL and tags.calls is not None and tag == tags.calls.end:
             self._close_call(closed=True)
         else:
             return False
         return True
 
-    def _leave(self, lead: str, state: _State, side: Side, skip: str) -> None:
+    def _leave(self, lead: str, state: State, side: Side, skip: str) -> None:
         """Say what was held back, without what the format puts before the tag."""
         self._speak(self._held.removesuffix(lead))
         self._held = ""
@@ -164,7 +164,7 @@ class PushParser:
         assert calls is not None
         lead = calls.between if self._side is self._tags.text_later else calls.lead
         self._call_lead = lead if self._held.endswith(lead) else ""
-        self._leave(lead, _State.CALL, self._tags.call, "")
+        self._leave(lead, State.CALL, self._tags.call, "")
         self._body = []
         self._reader = calls.reader(self._tape.tools, self._calls, f"call_{self._tape.messages}_{self._calls}")
         if calls.bare:
@@ -174,7 +174,7 @@ class PushParser:
         calls, reader = self._tags.calls, self._reader
         assert calls is not None
         assert reader is not None
-        self._leave("", _State.TEXT, self._tags.text_later, calls.tail if closed else "")
+        self._leave("", State.TEXT, self._tags.text_later, calls.tail if closed else "")
         self._reader = None
         body = "".join(self._body)
         events, status = reader.close(closed)

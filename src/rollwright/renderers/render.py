@@ -22,7 +22,7 @@ from .tags import Tags
 from .tape import Sampled, Tape
 from .turns import Turns
 
-_HELP = "Extensions that were declined and became full renders."
+DECLINED_HELP = "Extensions that were declined and became full renders."
 
 
 class TableRenderer:
@@ -59,6 +59,7 @@ class TableRenderer:
             tools=tuple(tools),
             tools_hash=tools_hash(tools),
             reasoned=script.reasoned,
+            note=script.note,
         )
 
     def extend(
@@ -67,7 +68,7 @@ class TableRenderer:
         reasoned = tape.reasoned or (self._think_id is not None and bool((tape.added == self._think_id).any()))
         reason = self._declines(tape, messages, tools, reasoned)
         if reason is not None:
-            self._metrics.counter("renderer_declined_total", _HELP, family=self.family, reason=reason).inc()
+            self._metrics.counter("renderer_declined_total", DECLINED_HELP, family=self.family, reason=reason).inc()
             return Declined(reason)
         script = Script(self.options.literal, self.table.image)
         script.turn(tape.messages - 1, "assistant")
@@ -87,6 +88,7 @@ class TableRenderer:
             tools=tape.tools,
             tools_hash=tape.tools_hash,
             reasoned=reasoned or script.reasoned,
+            note=tape.note,
         )
 
     def parser(self, tape: Tape) -> Parser:
@@ -120,7 +122,7 @@ class TableRenderer:
         for message in messages:
             if message.role == "assistant" or (message.role == "system" and self.table.system is None):
                 return Reason.ROLE_NOT_APPENDED
-        if self.table.declines is not None and (reason := self.table.declines(tape, messages)) is not None:
+        if self.table.declines is not None and (reason := self.table.declines(self.engine, tape, messages)) is not None:
             return reason
         return Reason.THINKING_DROPPED if self._drops(messages, reasoned) else None
 

@@ -109,6 +109,8 @@ class Tape:
     """SHA-256 of the tool list: another list begins another tape."""
     reasoned: bool = False
     """Somewhere there is reasoning that the template may drop later."""
+    note: str = ""
+    """What the family's table noted about the beginning, for its own reasons not to extend."""
     calls: Mapping[str, str] = field(default_factory=dict)
     """Names of the tools that the last answer called, by call id, where the format repeats them with a result."""
     _buffer: _Buffer | None = None
@@ -128,7 +130,7 @@ class Tape:
         return Tape(
             added=np.ascontiguousarray(ids, np.int32), origin=Sampled(self.messages), before=self, start=len(self),
             messages=self.messages + 1, open=False, tools=self.tools, tools_hash=self.tools_hash,
-            reasoned=self.reasoned, calls=calls or {},
+            reasoned=self.reasoned, note=self.note, calls=calls or {},
         )  # fmt: skip
 
     @property

@@ -117,6 +117,9 @@ class Turns:
                 script.turn(offset + at, "tool")
                 self._open_result(script, open_, result, names)
                 script.shown(result.content, form.words)
+                if form.id_lead:
+                    script.frame(form.id_lead)
+                    script.said(form.id_words(result.call_id))
                 open_, closing = "", form.each_close
             at += 1
         script.frame(closing + form.close)
@@ -164,11 +167,13 @@ class Turns:
         if not self._family.speech.calls_hide_text:
             script.said(text)
             joint = form.lead if leads else ""
+        joint += self._family.speech.calls_open
         for call in calls:
             script.frame(joint)
             form.write(script, call)
             script.frame(form.tail)
             joint = form.between
+        script.frame(self._family.speech.calls_close)
 
     def _split(self, script: Script, message: Message) -> tuple[str, str]:
         """The answer and the reasoning of a turn, as the template takes them apart."""

@@ -7,6 +7,7 @@ import re
 
 from .gemma import GEMMA3
 from .llama import LLAMA3
+from .mistral import MISTRAL_NEMO
 from .qwen import QWEN2_5, QWEN3, QWEN3_INSTRUCT
 from .qwen35 import QWEN3_5, QWEN3_5_NOTHINK, QWEN3_6, QWEN3_8
 from .table import Family as Family
@@ -21,6 +22,7 @@ FAMILIES: tuple[Family, ...] = (
     QWEN3_8,
     LLAMA3,
     GEMMA3,
+    MISTRAL_NEMO,
 )
 
 

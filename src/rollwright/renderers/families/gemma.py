@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rollwright.renderers.contract import Reason, RenderOptions
+from rollwright.renderers.engine import TokenEngine
 from rollwright.renderers.script import Script
 from rollwright.renderers.tape import Tape
 from rollwright.wire import Image, Message, Text, ToolSpec, UsageError
@@ -68,7 +69,7 @@ class GemmaHead:
         return given + 1
 
 
-def _declines(tape: Tape, messages: Sequence[Message]) -> Reason | None:
+def _declines(engine: TokenEngine, tape: Tape, messages: Sequence[Message]) -> Reason | None:
     """After an answer comes one message of the user and no more."""
     return None if [message.role for message in messages] in ([], ["user"]) else Reason.ROLE_NOT_APPENDED
 

@@ -71,6 +71,10 @@ class Results:
     words: Words = as_is
     named: bool = False
     """`each_open` has a `{name}` that stands for the tool's name, and `{id}` for the call's id."""
+    id_lead: str = ""
+    """What stands between a result and the id of its call, in formats that write the id after it."""
+    id_words: Words = as_is
+    """How such a format writes an id."""
 
 
 class Shown(StrEnum):
@@ -184,6 +188,10 @@ class Speech:
     thinking: Thinking | None = None
     calls: Calls | None = None
     words: Words = as_is
+    calls_open: str = ""
+    """What stands before the first call, after its `lead`."""
+    calls_close: str = ""
+    """What stands after the last."""
     calls_hide_text: bool = False
     """The template does not show the text of a turn that calls tools."""
     one_call: bool = False
@@ -216,7 +224,7 @@ class Family:
     """The template refuses a conversation without a query."""
     heard: Heard | None = None
     """Turns of the user that are more than `user` around their words."""
-    declines: Callable[[Tape, Sequence[Message]], Reason | None] | None = None
+    declines: Callable[[TokenEngine, Tape, Sequence[Message]], Reason | None] | None = None
     """A reason of this format's own not to append these messages to the tape."""
     parser: Callable[[TokenEngine, RenderOptions, Tape], Parser] | None = None
     """For formats that `parse.py` cannot read. Gets the tape that the answer follows."""
