@@ -104,9 +104,7 @@ def test_what_was_sampled_is_never_tokenized_again(case):
     prior = renderer.render([user("Spell.")])
     odd = np.concatenate([renderer.engine.encode(letter) for letter in "hello world"])
     longer = renderer.extend(prior.sample(odd), [user("Thanks.")])
-    assert longer.before.added is not None
     assert longer.ids[len(prior) : len(prior) + len(odd)].tolist() == odd.tolist()
-    assert np.shares_memory(longer.before.added, longer.before.added)
     assert longer.ids.tolist() == [*prior.ids, *odd, *longer.added]
 
 
@@ -190,8 +188,12 @@ def test_an_empty_block_in_the_prompt_is_kept_only_where_asked():
             assert longer == Declined(Reason.THINKING_DROPPED)
 
 
-def test_a_late_system_message_is_refused_where_the_template_does():
-    renderer = case_of("qwen3").renderer()
+@pytest.mark.parametrize(("template", "taken"), [("qwen3", True), ("qwen3_6", False)])
+def test_a_late_system_message_is_taken_where_the_template_takes_it(template, taken):
+    renderer = case_of(template).renderer(history=ThinkingPolicy.KEEP)
     tape = renderer.render([user("Well?")])
     tape = tape.sample(renderer.answer(tape, assistant("Yes.")))
-    assert not isinstance(renderer.extend(tape, [system("Be brief."), user("And?")]), Declined)
+    longer = renderer.extend(tape, [system("Be brief."), user("And?")])
+    assert longer == Declined(Reason.ROLE_NOT_APPENDED) or taken
+    if taken:
+        assert "Be brief." in renderer.engine.decode(longer.added)

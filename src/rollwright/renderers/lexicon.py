@@ -58,7 +58,7 @@ class Lexicon:
             return self.engine.encode(text)
         if not self._tangled:
             ids = self.engine.encode(text)
-            if np.count_nonzero(self.is_control[ids]) == expected:
+            if np.count_nonzero(self.is_control.take(ids)) == expected:
                 return ids
         return self._encode_apart(text, pieces, expected)
 
