@@ -1,5 +1,7 @@
 """Extending by a turn gives what a full render gives, keeps what was sampled, and says why when it will not."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -33,7 +35,10 @@ def continued(renderer, messages, tools, at, stop):
         return None
     if not np.array_equal(full[: len(prior)], prior.ids):
         return None
-    close = np.flatnonzero(full[len(prior) :] == renderer.stop_ids[0])
+    close = np.flatnonzero(np.isin(full[len(prior) :], renderer.closing_ids))
+    if not len(close):
+        # The template ends this answer with a token that nobody samples.
+        return None
     sampled = full[len(prior) : len(prior) + int(close[0]) + 1]
     return full, renderer.extend(prior.sample(sampled), messages[at + 1 : stop])
 
@@ -133,6 +138,22 @@ def test_a_line_of_tapes_shares_one_buffer():
     assert len(tape.ids) == len(tape)
     assert len(longer.ids) == len(longer)
     assert np.shares_memory(tape.ids, longer.ids)
+
+
+def test_an_extension_takes_memory_for_what_is_new_only():
+    renderer = case_of("qwen3").renderer()
+    tape = renderer.render([user("word " * 80_000)])
+    assert len(tape) > 80_000
+    tape = tape.sample(renderer.answer(tape, assistant("Yes.")))
+    renderer.extend(tape, [user("Next.")])
+    tracemalloc.start()
+    try:
+        longer = renderer.extend(tape, [user("Next.")])
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 50_000
+    assert len(longer) == len(tape) + len(longer.added)
 
 
 TOOLS = (ToolSpec("look", "Looks.", {"type": "object", "properties": {"at": {"type": "string"}}}),)
