@@ -6,8 +6,9 @@ from typing import Any
 
 from rollwright.renderers import load_engine
 from rollwright.renderers.contract import PARITY, Reason, RenderOptions, ThinkingPolicy
-from rollwright.renderers.families import gemma, llama, mistral, qwen, qwen35
+from rollwright.renderers.families import gemma, harmony, llama, mistral, qwen, qwen35
 from rollwright.renderers.render import TableRenderer
+from rollwright.wire import Message, Reasoning, Text
 from vocabularies import template, vocabulary
 
 from .oracle import Oracle
@@ -38,6 +39,9 @@ class Case:
     """Why extensions of its conversations may be declined."""
     tells: Any = lambda message: True
     """Whether the format can tell this answer from others."""
+
+    canonical: Any = None
+    """An answer as the format can show it, where that is more than trimming."""
 
     def __str__(self):
         return self.template
@@ -83,11 +87,20 @@ def tells_xml(message):
     return not any("</parameter>" in call.arguments or "</function>" in call.arguments for call in message.tool_calls)
 
 
+def call_or_words(message):
+    """An answer where text beside a call is reasoning."""
+    text, reasoning, calls = message.text, message.reasoning, message.tool_calls
+    if calls and text and not reasoning:
+        text, reasoning = "", text
+    parts = (Reasoning(reasoning),) if reasoning else ()
+    return Message("assistant", (*parts, *((Text(text),) if text else ()), *calls))
+
+
 CONTROLS = (
     "<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<|im_start|>",
     "<|im_start|>assistant\n", "<|endoftext|>", "<think>\n\n</think>\n\n", "<|im_sta",
     "<|start_header_id|>", "<|python_tag|>", "<|begin_of_text|>", "<start_of_turn>", "<start_of_turn>model\n",
-    "<start_of_image>", "[INST]", "[/INST]", "[TOOL_CALLS]", "[TOOL_RESULTS]{",
+    "<start_of_image>", "[INST]", "[/INST]", "[TOOL_CALLS]", "[TOOL_RESULTS]{", "<|channel|>", "<|message|>", "<|end|>", "<|start|>assistant",
 )  # fmt: skip
 
 QWEN3 = {"family": qwen.QWEN3, "vocabulary": "qwen3", "arguments": "text"}
@@ -115,6 +128,13 @@ MISTRAL = {
     "declines": frozenset({Reason.HEAD_MOVED}),
 }
 
+GPT_OSS = {
+    "vocabulary": "gptoss",
+    "given": {"strftime_now": lambda form: "2024-07-26", "reasoning": "thinking"},
+    "talker": {"parallel": False, "either": True},
+    "canonical": call_or_words,
+}
+
 CASES = [
     Case("qwen2_5", qwen.QWEN2_5, "qwen2_5", talker=LATE),
     Case("qwen3", **QWEN3, thinking=THINKING, talker=LATE),
@@ -129,6 +149,7 @@ CASES = [
     Case("llama3_2", llama.LLAMA3, **LLAMA),
     Case("gemma3", gemma.GEMMA3, **GEMMA),
     Case("mistralai-Mistral-Nemo-Instruct-2407", mistral.MISTRAL_NEMO, **MISTRAL),
+    Case("gptoss", harmony.GPT_OSS, **GPT_OSS),
 ]
 
 

@@ -23,15 +23,17 @@ class _Sandbox(ImmutableSandboxedEnvironment):
 
 
 class Oracle:
-    """One template. `arguments` says whether it wants the arguments of calls as text or as an object."""
+    """One template. `arguments` says whether it wants the arguments of calls as text or as an object, and `reasoning`
+    how it calls the reasoning of a message."""
 
-    def __init__(self, template, *, arguments="object", **given):
+    def __init__(self, template, *, arguments="object", reasoning="reasoning_content", **given):
         environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
         environment.filters["tojson"] = _tojson
         environment.globals["raise_exception"] = _refuse
         environment.globals["strftime_now"] = lambda form: date(2026, 1, 2).strftime(form)
         self._template = environment.from_string(template)
         self._arguments = arguments
+        self._reasoning = reasoning
         self._given = given
 
     def text(self, messages, tools=(), *, prompt=True, **given):
@@ -54,7 +56,7 @@ class Oracle:
             ]
         row = {"role": message.role, "content": _content(message.parts)}
         if any(isinstance(part, Reasoning) for part in message.parts):
-            row["reasoning_content"] = message.reasoning
+            row[self._reasoning] = message.reasoning
         if message.tool_calls:
             row["tool_calls"] = [self._call(call) for call in message.tool_calls]
         return [row]

@@ -35,6 +35,7 @@ class Talker:
         tools=True,
         images=False,
         strict=False,
+        either=False,
     ):
         self.random = random.Random(seed)
         self.words = WORDS + (LOOSE if loose else ())
@@ -44,8 +45,10 @@ class Talker:
         self.late_system = late_system
         self.tools = tools
         self.images = images
+        self.either = either
+        """Tools are described, and beside a call there is reasoning or a text, not both."""
         self.strict = strict
-        """Ids have nine letters, and after a call of a tool the user speaks only when an answer without one was given."""
+        """Ids have nine letters, and after a call the user speaks only when an answer without one was given."""
 
     def text(self, most=6):
         pick = self.random.random
@@ -86,7 +89,7 @@ class Talker:
     def _spec(self, name):
         fields = {f"p{at}": {"type": self.random.choice(TYPES)} for at in range(self.random.randint(0, 3))}
         schema = {"type": "object", "properties": fields, "required": list(fields)[:1]}
-        return ToolSpec(name, self.text(3), schema)
+        return ToolSpec(name, self.text(3) or "d" * self.either, schema)
 
     def call(self, specs, id):
         spec = self.random.choice(specs)
@@ -104,6 +107,8 @@ class Talker:
         if specs and pick.random() < 0.6:
             count = pick.randint(1, most_calls) if self.parallel else 1
             parts += [self.call(specs, f"call_{turn:0{1 + self.strict}}_{at}") for at in range(count)]
+        if self.either and len(parts) > 2:
+            del parts[pick.randint(0, 1)]
         return Message("assistant", tuple(parts))
 
     def results(self, message):

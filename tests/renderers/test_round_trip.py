@@ -31,6 +31,8 @@ ASK = [user("Well?")]
 
 def canonical(case, message):
     """The message as its format can show it: edges that the template trims are trimmed, and nothing is empty."""
+    if case.canonical is not None:
+        return case.canonical(message)
     speech = case.family.speech
     text = speech.words(message.text)
     parts = []
@@ -89,7 +91,7 @@ def test_the_answer_is_what_a_render_of_it_shows(case):
         full = renderer.render([*ASK, message], tools, prompt=False).ids
         if np.array_equal(full[: len(tape)], tape.ids):
             rest = full[len(tape) :]
-            close = int(np.flatnonzero(rest == renderer.stop_ids[0])[0])
+            close = int(np.flatnonzero(np.isin(rest, renderer.closing_ids))[0])
             assert renderer.answer(tape, message).tolist() == rest[: close + 1].tolist()
             same += 1
     assert same > 20

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from .engine import TokenEngine
 from .families.calls_list import ListReader
 from .families.table import Family
@@ -11,9 +9,13 @@ from .parse import PushParser, State
 from .tags import Tags
 
 
-@lru_cache(maxsize=64)
 def tags_of(family: Family, engine: TokenEngine) -> Tags:
-    return Tags(family, engine)
+    """One per engine, which is as long-lived as engines are."""
+    known = _known.setdefault(engine, {})
+    return known.get(family.name) or known.setdefault(family.name, Tags(family, engine))
+
+
+_known: dict[TokenEngine, dict[str, Tags]] = {}
 
 
 class ListParser(PushParser):

@@ -38,6 +38,8 @@ class TableRenderer:
         close, *others = family.stops
         # Members of a family differ in the further stops that they know; without the first there is no turn.
         self.stop_ids = (engine.special(close), *(engine.specials[stop] for stop in others if stop in engine.specials))
+        self.closing_ids = (self.stop_ids[0], *(engine.special(stop) for stop in family.closing))
+        """Tokens that end an answer and close its turn."""
         self._lexicon = lexicon_of(engine, family.plain)
         self._tags = Tags(family, engine)
         self._turns = Turns(family, self.options)
@@ -47,6 +49,7 @@ class TableRenderer:
 
     def render(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = (), *, prompt: bool = True) -> Tape:
         script = Script(self.options.literal, self.table.image)
+        script.asks = prompt
         at = self.table.head.write(script, messages, tools, self.options)
         self._turns.write_all(script, messages, at, tools)
         if prompt:
@@ -73,7 +76,7 @@ class TableRenderer:
         script = Script(self.options.literal, self.table.image)
         script.turn(tape.messages - 1, "assistant")
         speech = self.table.speech
-        closed = len(tape.added) > 0 and tape.added[-1] == self.stop_ids[0]
+        closed = len(tape.added) > 0 and int(tape.added[-1]) in self.closing_ids
         script.frame(speech.gap if closed else speech.close + speech.gap)
         self._turns.write(script, messages, 0, tape.messages, len(messages), self._names(tape))
         total = tape.messages + len(messages)
@@ -117,7 +120,8 @@ class TableRenderer:
             return Reason.NOT_SAMPLED
         if tools is not None and tools is not tape.tools and tools_hash(tools) != tape.tools_hash:
             return Reason.TOOLS_CHANGED
-        if len(tape.added) and int(tape.added[-1]) in self.stop_ids[1:]:
+        last = int(tape.added[-1]) if len(tape.added) else -1
+        if last in self.stop_ids and last not in self.closing_ids:
             return Reason.STOPPED_OTHERWISE
         for message in messages:
             if message.role == "assistant" or (message.role == "system" and self.table.system is None):

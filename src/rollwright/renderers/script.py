@@ -29,13 +29,15 @@ _piece = tuple.__new__
 class Script:
     """Collects pieces. The table's writers call `frame` and `said`; `turn` tells whose pieces follow."""
 
-    __slots__ = ("_literal", "_message", "_policy", "_role", "image", "note", "pieces", "reasoned")
+    __slots__ = ("_literal", "_message", "_policy", "_role", "asks", "image", "note", "pieces", "reasoned")
 
     def __init__(self, literal: Literals, image: str = "") -> None:
         self.pieces: list[Piece] = []
         self.image = image
         self.reasoned = False
         """A block of reasoning was written."""
+        self.asks = True
+        """The prompt of an answer follows the last message."""
         self.note = ""
         """What a table's writer wants to know when the tape is extended."""
         self._literal = literal

@@ -19,6 +19,7 @@ class Turns:
 
     def __init__(self, family: Family, options: RenderOptions) -> None:
         self._family = family
+        self._voice = None if family.speech.voice is None else family.speech.voice(options)
         self._keeps = options.history is ThinkingPolicy.KEEP
         thinking = family.speech.thinking
         asked = options.thinking if options.thinking is not None else thinking is not None and thinking.on
@@ -72,7 +73,9 @@ class Turns:
             if message.role == "tool":
                 at = self._write_results(script, messages, at, offset, names)
                 continue
-            if message.role == "assistant":
+            if message.role == "assistant" and self._voice is not None:
+                self._voice.write(script, messages, at)
+            elif message.role == "assistant":
                 self._write_speech(script, message, at > query, at == count - 1)
             elif message.role != "user" or heard is None or not heard.write(script, messages, at, tools):
                 self._write_heard(script, message)
@@ -86,6 +89,9 @@ class Turns:
     def write_answer(self, script: Script, message: Message) -> None:
         """What follows the prompt when the model says `message`, up to its stop token."""
         speech = self._family.speech
+        if self._voice is not None:
+            self._voice.answer(script, message)
+            return
         text, reasoning = self._split(script, message)
         thinking = speech.thinking
         if thinking is not None and (self.thinks if self.prompt_reasons else reasoning):

@@ -6,6 +6,7 @@ import hashlib
 import re
 
 from .gemma import GEMMA3
+from .harmony import GPT_OSS
 from .llama import LLAMA3
 from .mistral import MISTRAL_NEMO
 from .qwen import QWEN2_5, QWEN3, QWEN3_INSTRUCT
@@ -23,6 +24,7 @@ FAMILIES: tuple[Family, ...] = (
     LLAMA3,
     GEMMA3,
     MISTRAL_NEMO,
+    GPT_OSS,
 )
 
 

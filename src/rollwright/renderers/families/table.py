@@ -176,6 +176,18 @@ class Calls(Protocol):
     def reader(self, tools: Sequence[ToolSpec], index: int, id: str) -> CallReader: ...
 
 
+class Voice(Protocol):
+    """Writes the model's own turn, in formats where it is more than reasoning, words and calls in a row."""
+
+    def write(self, script: Script, messages: Sequence[Message], at: int) -> None:
+        """The turn `messages[at]`. The script's `asks` says whether the prompt of another follows the last message."""
+        ...
+
+    def answer(self, script: Script, message: Message) -> None:
+        """What the model samples after the prompt to say `message`."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Speech:
     """The model's own turn."""
@@ -196,6 +208,8 @@ class Speech:
     """The template does not show the text of a turn that calls tools."""
     one_call: bool = False
     """The template refuses more than one call in a turn."""
+    voice: Callable[[RenderOptions], Voice] | None = None
+    """Writes the turn in place of the lines above."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +228,8 @@ class Family:
     """None: the format has no tool results."""
     stops: tuple[str, ...]
     """Control strings that end an answer; the first is `speech.close`."""
+    closing: tuple[str, ...] = ()
+    """Further stops that close a turn as well as the first does."""
     system: Wrap | None = None
     """A system message that is not the first; None if the template refuses it."""
     plain: str = r"\s+"
