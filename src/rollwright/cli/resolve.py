@@ -21,6 +21,7 @@ from .settings import ALIASES, RolloutSettings
 S = TypeVar("S", bound=RolloutSettings)
 
 SOLVER = "rollwright.tasks.oracle:solver"
+_OVER_HTTP = ("relay", "tokens")
 
 
 class Choice(msgspec.Struct, frozen=True):
@@ -122,8 +123,9 @@ def _settled(settings: S, given: frozenset[str]) -> S:
     engine has just one."""
     engine, base_url = settings.engine, settings.base_url
     if base_url:
-        if "engine.kind" in given and engine.kind != "relay":
-            raise UsageError(f"--base-url goes with the relay engine, not with {engine.kind}; leave one of them out")
+        if "engine.kind" in given and engine.kind not in _OVER_HTTP:
+            text = f"--base-url goes with the engines relay and tokens, not with {engine.kind}"
+            raise UsageError(f"{text}; leave one of them out")
         if "engine.relay.base_url" in given and engine.relay.base_url != base_url:
             raise UsageError("base_url and engine.relay.base_url differ; leave one of them out")
         engine = msgspec.structs.replace(engine, relay=msgspec.structs.replace(engine.relay, base_url=base_url))
@@ -131,9 +133,9 @@ def _settled(settings: S, given: frozenset[str]) -> S:
         engine = msgspec.structs.replace(engine, kind="relay")
     if "engine.scripted.seed" not in given:
         engine = msgspec.structs.replace(engine, scripted=msgspec.structs.replace(engine.scripted, seed=settings.seed))
-    model = settings.model or ("" if engine.kind == "relay" else engine.kind)
+    model = settings.model or ("" if engine.kind in _OVER_HTTP else engine.kind)
     if not model:
-        raise UsageError("the relay engine needs to know which model to ask for; add -m MODEL")
+        raise UsageError(f"the {engine.kind} engine needs to know which model to ask for; add -m MODEL")
     return msgspec.structs.replace(settings, engine=engine, model=model, base_url="")
 
 

@@ -3,6 +3,7 @@
 from .config import EngineConfig as EngineConfig
 from .config import LocalConfig as LocalConfig
 from .config import RelayConfig as RelayConfig
+from .config import TokensConfig as TokensConfig
 from .contract import Engine as Engine
 from .factory import open_engine as open_engine
 from .function import FunctionEngine as FunctionEngine

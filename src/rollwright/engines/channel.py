@@ -16,11 +16,11 @@ from contextlib import aclosing, asynccontextmanager
 import aiohttp
 import msgspec
 
-from rollwright.dialects import Dialect
+from rollwright.dialects import StreamReader
 from rollwright.wire import End, EngineRefused, EngineUnavailable, Event, ModelCall, ModelReply, Usage
 
 from .config import RelayConfig
-from .endpoint import Endpoint
+from .endpoint import ClientSide, Endpoint
 from .journey import Journey
 from .limiter import Limiter
 from .pacing import Bucket
@@ -74,7 +74,7 @@ class Visit:
 class Channel:
     """The connections to one endpoint, and the limits on their use."""
 
-    def __init__(self, endpoint: Endpoint, dialect: Dialect, config: RelayConfig, sleep: Sleep) -> None:
+    def __init__(self, endpoint: Endpoint, dialect: ClientSide, config: RelayConfig, sleep: Sleep) -> None:
         self.endpoint = endpoint
         self.dialect = dialect
         self.limiter = Limiter(min(config.max_concurrency or config.max_connections, config.max_connections))
@@ -98,7 +98,9 @@ class Channel:
             visit.usage = reply.usage
         return msgspec.structs.replace(reply, queue_s=journey.queued_s)
 
-    async def attempt_stream(self, call: ModelCall, body: bytes, journey: Journey) -> AsyncGenerator[Event, None]:
+    async def attempt_stream(
+        self, call: ModelCall, body: bytes, journey: Journey, make_reader: Callable[[], StreamReader]
+    ) -> AsyncGenerator[Event, None]:
         """Deltas while the slot is held, the end after it was given back: a consumer that stops at `End` and never
         comes back keeps nothing."""
         end: End | None = None
@@ -106,7 +108,7 @@ class Channel:
             with translated(self.endpoint):
                 async with (
                     self._opened(call, body, journey) as response,
-                    aclosing(self._events(response, journey)) as events,
+                    aclosing(self._events(response, journey, make_reader)) as events,
                 ):
                     async for batch in events:
                         for event in batch:
@@ -222,9 +224,11 @@ class Channel:
             # Closes the connection unless the response was read to its end.
             response.release()
 
-    async def _events(self, response: aiohttp.ClientResponse, journey: Journey) -> AsyncGenerator[list[Event], None]:
+    async def _events(
+        self, response: aiohttp.ClientResponse, journey: Journey, make_reader: Callable[[], StreamReader]
+    ) -> AsyncGenerator[list[Event], None]:
         """Events as they arrive, those of one piece together."""
-        reader, content, received = self.dialect.stream_reader(), response.content, 0
+        reader, content, received = make_reader(), response.content, 0
         with Silence(content, journey.left_now_s(time.monotonic())) as silence:
             wait_s = journey.attempt_s
             while True:

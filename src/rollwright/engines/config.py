@@ -10,7 +10,9 @@ from rollwright.wire import UsageError
 
 from .scripted.config import ScriptedConfig
 
-EngineKind = Literal["scripted", "local", "relay"]
+EngineKind = Literal["scripted", "local", "relay", "tokens"]
+TokenEndpoint = Literal["generate", "completions"]
+TokenizerKind = Literal["auto", "tokenizers", "fastokens", "tiktoken"]
 DialectName = Literal["chat", "messages", "responses"]
 
 _NOT_AMOUNTS = {"base_url", "dialect", "api_key_env", "max_retries", "path"}
@@ -87,14 +89,45 @@ class LocalConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         _positive("local", **{name: fields[name] for name in fields.keys() - _NOT_AMOUNTS})
 
 
+class TokensConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A server that takes token ids and gives token ids (vLLM). Its address and limits are those of relay."""
+
+    tokenizer: str = ""
+    """The model's tokenizer.json, or the directory that holds it."""
+    family: str = ""
+    """How the model writes conversations. Empty: found by the chat template beside the tokenizer, then by the model's
+    name."""
+    endpoint: TokenEndpoint = "generate"
+    """generate: /inference/v1/generate. completions: /v1/completions with ids for a prompt."""
+    context_tokens: int | None = None
+    """Most tokens of a conversation with its answer. None: what the server's /v1/models says."""
+    routed_experts: bool = False
+    """Ask for the experts of each token, and refuse answers without them."""
+    tokenizer_engine: TokenizerKind = "auto"
+    """What encodes text. auto: the fastest that is installed and gives the same ids."""
+    keep_thinking: bool = False
+    """Keep the reasoning of earlier turns where the model's own template would drop it, so that every turn extends the
+    one before."""
+    pool_size: int = 32
+    """Most conversations that are rendered at once."""
+    remember_mb: float = 512.0
+    """Memory for the tapes of conversations that may go on; what falls out of it is rendered anew."""
+
+    def __post_init__(self) -> None:
+        _positive("tokens", context_tokens=self.context_tokens, pool_size=self.pool_size, remember_mb=self.remember_mb)
+
+
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where tokens come from."""
 
     kind: EngineKind = "scripted"
-    """scripted: deterministic answers, offline. local: a small model on this machine. relay: an API."""
+    """scripted: deterministic answers, offline. local: a small model on this machine. relay: an API. tokens: a server
+    that takes token ids and gives token ids."""
     relay: RelayConfig = RelayConfig()
     """Settings of the relay kind."""
     local: LocalConfig = LocalConfig()
     """Settings of the local kind."""
+    tokens: TokensConfig = TokensConfig()
+    """Settings of the tokens kind."""
     scripted: ScriptedConfig = ScriptedConfig()
     """Settings of the scripted kind."""

@@ -8,12 +8,12 @@ import os
 import re
 import urllib.request
 from collections.abc import Mapping
+from typing import Protocol
 
 import msgspec
 from yarl import URL
 
-from rollwright.dialects import Dialect
-from rollwright.wire import UsageError
+from rollwright.wire import ModelReply, UsageError
 
 from .config import RelayConfig
 
@@ -23,6 +23,16 @@ VENDORS = {
     "messages": "https://api.anthropic.com",
 }
 _CALL_PATHS = ("/chat/completions", "/responses", "/messages")
+
+
+class ClientSide(Protocol):
+    """What the client of an endpoint needs of a wire format, besides writing requests and reading streams."""
+
+    @property
+    def path(self) -> str: ...
+    def headers(self, key: str) -> dict[str, str]: ...
+    def read_reply(self, body: bytes) -> ModelReply: ...
+    def read_error(self, status: int, body: bytes) -> str: ...
 
 
 class Endpoint(msgspec.Struct, frozen=True):
@@ -41,7 +51,7 @@ class Endpoint(msgspec.Struct, frozen=True):
         return f"<Endpoint {self.url}>"
 
 
-def find_endpoint(config: RelayConfig, dialect: Dialect, environ: Mapping[str, str] = os.environ) -> Endpoint:
+def find_endpoint(config: RelayConfig, dialect: ClientSide, environ: Mapping[str, str] = os.environ) -> Endpoint:
     base = base_url(config.base_url or VENDORS[config.dialect])
     key = environ.get(config.key_variable, "").strip()
     if any(ord(letter) < 33 or ord(letter) > 126 for letter in key):

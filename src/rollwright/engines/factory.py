@@ -32,6 +32,11 @@ async def open_engine(
 
         async with local_engine(config.local, model, images=images) as local:
             yield local
+    elif config.kind == "tokens":
+        from .tokens.opening import tokens_engine
+
+        async with tokens_engine(config.tokens, config.relay, model, images=images) as tokens:
+            yield tokens
     elif config.kind == "scripted":
         async with _scripted_engine(config, model, images) as scripted:
             yield scripted

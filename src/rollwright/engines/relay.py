@@ -1,8 +1,8 @@
 """The client of any OpenAI-compatible or Anthropic endpoint.
 
-It sends calls, sends again what may pass, keeps to rate limits, and finds by itself how many calls the endpoint bears.
-It does not read or write a wire format (`dialects` does) and keeps no conversation. A stream is sent again until its
-first event was handed out and never after: what was delivered cannot be taken back.
+It writes calls in the endpoint's dialect and has them carried: sent again if that may help, within the rate limits, as
+many at once as the endpoint bears (`courier`). It does not read or write a wire format (`dialects` does) and keeps no
+conversation.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import msgspec
 
 from rollwright.dialects import Dialect, ImageStore, dialect_named
 from rollwright.wire import (
-    EngineError,
     EngineRefused,
     EngineUnavailable,
     Event,
@@ -29,11 +28,11 @@ from rollwright.wire import (
     user,
 )
 
-from .channel import Channel, RelayStats, Sleep
+from .channel import RelayStats, Sleep
 from .config import RelayConfig
+from .courier import Courier
 from .endpoint import find_endpoint
-from .journey import Journey, Obituary
-from .setbacks import Setback
+from .journey import Obituary
 
 _PROBE_DEADLINE_S = 60.0
 _PROBE_RETRIES = 1
@@ -57,43 +56,25 @@ class RelayEngine:
         self._config = config
         self._dialect = dialect or dialect_named(config.dialect)
         self._endpoint = find_endpoint(config, self._dialect)
-        self._channel = Channel(self._endpoint, self._dialect, config, sleep)
+        self._courier = Courier(self._endpoint, self._dialect, config, obituary=obituary, sleep=sleep, dice=dice)
         self.images = ImageStore() if images is None else images
         """Where the bytes of the images in calls are read from; whoever makes calls puts them there."""
         self._owns_images = images is None
-        self._obituary = obituary
-        self._sleep = sleep
-        self._dice = dice or random.Random()
 
     @property
     def stats(self) -> RelayStats:
         """A snapshot of the counters."""
-        return self._channel.snapshot()
+        return self._courier.stats
 
     async def complete(self, call: ModelCall) -> ModelReply:
-        return await self._complete(call, self._config.max_retries)
+        return await self._courier.complete(*self._write(call, stream=False))
 
     async def stream(self, call: ModelCall) -> AsyncGenerator[Event, None]:
         """Close the generator early (`contextlib.aclosing`) to drop the connection and so the work at the engine."""
         call, body = self._write(call, stream=True)
-        journey = self._begin(self._config.max_retries)
-        delivered = False
-        while True:
-            try:
-                async with aclosing(self._channel.attempt_stream(call, body, journey)) as events:
-                    async for event in events:
-                        delivered = True
-                        yield event
-                return
-            except Setback as setback:
-                if delivered:
-                    self._channel.stats.failures += 1
-                    text = self._obituary() or f"{self._endpoint.name} {setback.reason} within a stream"
-                    raise EngineUnavailable(text) from setback
-                await self._pause(journey, setback)
-            except EngineError:
-                self._channel.stats.failures += 1
-                raise
+        async with aclosing(self._courier.stream(call, body, self._dialect.stream_reader)) as events:
+            async for event in events:
+                yield event
 
     async def probe(self) -> None:
         """One small call that is sent again once at most: a wrong address, key or model is known in seconds."""
@@ -101,14 +82,14 @@ class RelayEngine:
         call = ModelCall(self.model, (user("Say ok."),), sampling=Sampling(max_tokens=16))
         try:
             async with asyncio.timeout(_PROBE_DEADLINE_S):
-                await self._complete(call, _PROBE_RETRIES)
+                await self._courier.complete(*self._write(call, stream=False), _PROBE_RETRIES)
         except TimeoutError as error:
             text = f"{self._endpoint.name} did not answer a probe within {_PROBE_DEADLINE_S:.0f} s; check the base_url"
             raise EngineUnavailable(text) from error
 
     async def close(self) -> None:
         """Idempotent. Calls in flight end with EngineUnavailable."""
-        await self._channel.close()
+        await self._courier.close()
         if self._owns_images:
             self.images.close()
 
@@ -125,18 +106,6 @@ class RelayEngine:
         state = f"{now.in_flight} in flight, {now.waiting} waiting, limit {now.limit}"
         return f"<RelayEngine {self._endpoint.name} {self._dialect.name}: {state}>"
 
-    async def _complete(self, call: ModelCall, max_retries: int) -> ModelReply:
-        call, body = self._write(call, stream=False)
-        journey = self._begin(max_retries)
-        while True:
-            try:
-                return await self._channel.attempt(call, body, journey)
-            except Setback as setback:
-                await self._pause(journey, setback)
-            except EngineError:
-                self._channel.stats.failures += 1
-                raise
-
     def _write(self, call: ModelCall, *, stream: bool) -> tuple[ModelCall, bytes]:
         foreign = call.dialect not in ("", self._dialect.name)
         if call.stream is not stream or not call.model or (foreign and call.extra):
@@ -147,24 +116,3 @@ class RelayEngine:
             return call, self._dialect.write_request(call, self.images)
         except WireError as error:
             raise EngineRefused(f"the call cannot be written for {self._endpoint.name}: {error}") from error
-
-    def _begin(self, max_retries: int) -> Journey:
-        self._channel.stats.calls += 1
-        return Journey(self._endpoint, self._config, max_retries)
-
-    async def _pause(self, journey: Journey, setback: Setback) -> None:
-        try:
-            self._check_alive(setback)
-            await self._sleep(journey.pause_after(setback, self._dice))
-            # Asked again: a process that died a moment ago may not have been mourned before the pause.
-            self._check_alive(setback)
-        except EngineError:
-            self._channel.stats.failures += 1
-            raise
-        self._channel.stats.retries += 1
-
-    def _check_alive(self, setback: Setback) -> None:
-        if text := self._obituary():
-            raise EngineUnavailable(text) from setback
-        if self._channel.closed:
-            raise EngineUnavailable(f"the client of {self._endpoint.name} was closed") from setback

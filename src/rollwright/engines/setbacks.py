@@ -8,10 +8,9 @@ from contextlib import contextmanager
 
 import aiohttp
 
-from rollwright.dialects import Dialect
 from rollwright.wire import EngineRefused, EngineUnavailable, WireError
 
-from .endpoint import Endpoint
+from .endpoint import ClientSide, Endpoint
 from .pacing import retry_after_s
 
 _OVERLOADED = (429, 503, 529)
@@ -33,7 +32,7 @@ class Setback(Exception):
 
 
 def refuse_or_retry(
-    endpoint: Endpoint, dialect: Dialect, response: aiohttp.ClientResponse, body: bytes, *, model: str
+    endpoint: Endpoint, dialect: ClientSide, response: aiohttp.ClientResponse, body: bytes, *, model: str
 ) -> Setback | EngineRefused:
     """The error that an answer with a bad status stands for."""
     status, headers = response.status, response.headers

@@ -65,6 +65,13 @@ class ScriptedConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Experts per token and layer."""
     routed_dtype: Literal["u1", "u2"] = "u1"
     """uint8 or uint16."""
+    tokenizer: str = ""
+    """A tokenizer.json or its directory: also serve /inference/v1/generate and /v1/completions, which take ids of this
+    vocabulary and give ids. Empty: neither path is served."""
+    family: str = "qwen3"
+    """How conversations are written in those ids."""
+    context_tokens: int = 0
+    """Most ids of a conversation on those paths; 0 is no limit and is not told."""
     models: tuple[str, ...] = ()
     """Names that are served; empty takes every name."""
     key_env: str = ""
@@ -84,5 +91,7 @@ class ScriptedConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             raise UsageError(
                 "engine.scripted: chunk_chars and max_body_mb must be positive, log_calls must not be negative"
             )
+        if self.context_tokens < 0:
+            raise UsageError("engine.scripted.context_tokens must not be negative")
         if not 0 <= self.routed_layers <= 512 or not 0 <= self.routed_topk <= 64:
             raise UsageError("engine.scripted: routed_layers must be within 0..512 and routed_topk within 0..64")

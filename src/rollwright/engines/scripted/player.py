@@ -23,6 +23,7 @@ from .faults import FaultPlan
 from .log import CallLog, CallRing, Stats
 from .policies import Policy, Said
 from .tape import Spoken, Tape
+from .voice import PROMPT_IDS, Voice
 
 ROUTED_FROM = "routed_experts_from"
 """Request field: the first position whose routed experts are wanted."""
@@ -43,12 +44,13 @@ class Arrival(NamedTuple):
 class Player:
     """Books and script of one engine. Arrivals are taken without awaiting, so no two calls share a place."""
 
-    def __init__(self, config: ScriptedConfig, policy: Policy) -> None:
+    def __init__(self, config: ScriptedConfig, policy: Policy, voice: Voice | None = None) -> None:
         self._config = config
         self._policy = policy
         self._memory = Memory()
         self._plan = FaultPlan(config)
         self._tape = Tape(config)
+        self._voice = voice
         self._ring = CallRing(config.log_calls)
         self.stats = Stats()
 
@@ -120,6 +122,8 @@ class Player:
     def _spoken(self, arrival: Arrival, said: Said) -> ModelReply:
         call, conversation = arrival.call, arrival.prints[-1]
         reply = said if isinstance(said, ModelReply) else ModelReply(said, _finish(said))
+        if self._voice is not None and PROMPT_IDS in call.extra:
+            return self._voice.speak(call, reply, conversation)
         prompt = self._tape.prompt(call, arrival.prints)
         spoken: Spoken = self._tape.speak(reply.message, reply.finish, call, conversation)
         tokens = None

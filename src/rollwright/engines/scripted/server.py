@@ -1,7 +1,7 @@
 """The scripted engine on a loopback port. It carries bytes; what is said and what goes wrong is decided in `player`.
 
-Besides the paths of the dialects it serves /v1/models, /health, and for tests /scripted/log, /scripted/stats and
-POST /scripted/reset. A client that leaves cancels its call.
+Besides the paths of the dialects, and those of token ids where a tokenizer is set, it serves /v1/models, /health, and
+for tests /scripted/log, /scripted/stats and POST /scripted/reset. A client that leaves cancels its call.
 """
 
 from __future__ import annotations
@@ -17,27 +17,36 @@ import msgspec
 from aiohttp import web
 
 from rollwright.dialects import DIALECTS, Dialect, Hashes, write_models
-from rollwright.wire import EngineError, EngineRefused, ModelCall, ModelReply, UsageError, WireError
+from rollwright.renderers.contract import Renderer
+from rollwright.wire import EngineError, EngineRefused, Image, ModelCall, ModelReply, UsageError, WireError
 
 from .config import Fault, ScriptedConfig
+from .ids import IdDialect, id_dialects, write_id_models
 from .log import CallLog, Stats, write_log
 from .player import Arrival, Player
 from .policies import Policy, make_policy
 from .stream import frames, spoiled
+from .voice import make_voice
 
 _BY_PATH: dict[str, Dialect] = {dialect.path: dialect for dialect in DIALECTS.values()}
 _CHAT = DIALECTS["chat"]
+AnyDialect = Dialect | IdDialect
 # Handlers are cancelled when the server closes; this is how long they may take to notice.
 _CLOSE_S = 0.05
 _JSON = {"Content-Type": "application/json"}
 
 
 class ScriptedServer:
-    """`async with ScriptedServer(config) as server: server.base_url`. A policy given here wins over the settings'."""
+    """`async with ScriptedServer(config) as server: server.base_url`. A policy or a renderer given here wins over those
+    of the settings."""
 
-    def __init__(self, config: ScriptedConfig | None = None, policy: Policy | None = None) -> None:
+    def __init__(
+        self, config: ScriptedConfig | None = None, policy: Policy | None = None, renderer: Renderer | None = None
+    ) -> None:
         self.config = config or ScriptedConfig()
-        self._player = Player(self.config, policy or make_policy(self.config))
+        voice = make_voice(self.config, renderer)
+        self._player = Player(self.config, policy or make_policy(self.config), voice)
+        self._ids = id_dialects(self.config, voice) if voice is not None else {}
         self._key = _expected_key(self.config)
         self._images = Hashes()
         self._max_body = int(self.config.max_body_mb * 2**20)
@@ -99,7 +108,7 @@ class ScriptedServer:
             self._player.stats.in_flight -= 1
 
     async def _dispatch(self, request: web.BaseRequest) -> web.StreamResponse:
-        dialect = _BY_PATH.get(request.path)
+        dialect = self._ids.get(request.path) or _BY_PATH.get(request.path)
         if request.path == "/health":
             return _json({"status": "ok"})
         if self._key and not hmac.compare_digest(
@@ -112,7 +121,7 @@ class ScriptedServer:
             return self._refuse(dialect, 405, f"{request.path} takes POST, not {request.method}")
         return await self._call(request, dialect)
 
-    async def _call(self, request: web.BaseRequest, dialect: Dialect) -> web.StreamResponse:
+    async def _call(self, request: web.BaseRequest, dialect: AnyDialect) -> web.StreamResponse:
         try:
             call = dialect.read_request(await request.read(), self._images)
         except web.HTTPRequestEntityTooLarge:
@@ -124,7 +133,7 @@ class ScriptedServer:
             return self._refuse(dialect, 404, f"model '{call.model}' is not served here; there is {known}")
         return await self._answer(request, dialect, self._player.arrive(call, dialect.name))
 
-    async def _answer(self, request: web.BaseRequest, dialect: Dialect, arrival: Arrival) -> web.StreamResponse:
+    async def _answer(self, request: web.BaseRequest, dialect: AnyDialect, arrival: Arrival) -> web.StreamResponse:
         if arrival.fault is Fault.RATE_LIMIT:
             self._player.skip(arrival)
             wait = {"Retry-After": f"{self.config.retry_after_s:g}"}
@@ -143,8 +152,10 @@ class ScriptedServer:
             return await self._stream(request, arrival, written)
         return await self._whole(request, arrival, written[0])
 
-    def _written(self, dialect: Dialect, call: ModelCall, reply: ModelReply) -> list[bytes]:
+    def _written(self, dialect: AnyDialect, call: ModelCall, reply: ModelReply) -> list[bytes]:
         """All bytes of an answer before the first is sent, so that what cannot be written is a clean error."""
+        if isinstance(dialect, IdDialect):
+            return dialect.frames(reply, call)
         if call.stream:
             return frames(dialect, call, reply, self.config.chunk_chars)
         return [dialect.write_reply(reply, call)]
@@ -184,7 +195,7 @@ class ScriptedServer:
         await asyncio.sleep(self.config.stall_s)
         return _hung_up(request, response)
 
-    def _refuse(self, dialect: Dialect, status: int, message: str) -> web.Response:
+    def _refuse(self, dialect: AnyDialect, status: int, message: str) -> web.Response:
         self._player.stats.refused += 1
         return _error(dialect, status, message)
 
@@ -192,7 +203,8 @@ class ScriptedServer:
         """The paths that are no model calls."""
         place = (request.method, request.path)
         if place == ("GET", "/v1/models"):
-            return _bytes(write_models(self.config.models or ("scripted",)))
+            names = self.config.models or ("scripted",)
+            return _bytes(write_id_models(names, self.config) if self._ids else write_models(names))
         if place == ("GET", "/scripted/log"):
             return _bytes(write_log(self.log))
         if place == ("GET", "/scripted/stats"):
@@ -219,7 +231,7 @@ def _hung_up(request: web.BaseRequest, response: web.StreamResponse) -> web.Stre
     return response
 
 
-def _error(dialect: Dialect, status: int, message: str, headers: dict[str, str] | None = None) -> web.Response:
+def _error(dialect: AnyDialect, status: int, message: str, headers: dict[str, str] | None = None) -> web.Response:
     body = dialect.write_error(status, message)
     return web.Response(body=body, status=status, headers={**_JSON, **(headers or {})})
 

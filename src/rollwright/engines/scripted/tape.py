@@ -105,7 +105,7 @@ class Tape:
         routing = None
         if self._config.routed_layers and self._config.routed_topk:
             routing = route(np.concatenate((prompt_ids, completion_ids)), routed_from, self._config)
-        return CallTokens(prompt_ids, completion_ids, _logprobs(rng, len(completion_ids)), routing)
+        return CallTokens(prompt_ids, completion_ids, draw_logprobs(rng, len(completion_ids)), routing)
 
     def _recall(self, key: bytes) -> Ids | None:
         segment = self._segments.get(key)
@@ -145,7 +145,7 @@ def _cost(segment: Ids) -> int:
     return segment.nbytes + _ENTRY_BYTES
 
 
-def _logprobs(rng: Random, count: int) -> Logprobs:
+def draw_logprobs(rng: Random, count: int) -> Logprobs:
     steps = np.frombuffer(rng.randbytes(2 * count), dtype="<u2").astype(np.float32) % np.float32(8192.0)
     return column(-(steps + np.float32(1.0)) * np.float32(_LOGPROB_STEP), "f4")
 

@@ -1,0 +1,4 @@
+"""The client of servers that take token ids and give token ids."""
+
+from .engine import TokensEngine as TokensEngine
+from .engine import TokensStats as TokensStats

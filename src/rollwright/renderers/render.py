@@ -1,0 +1,145 @@
+"""Rendering and extending, for every family that is a table."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from rollwright.telemetry import Metrics
+from rollwright.wire import Message, ToolCallDelta, ToolSpec
+from rollwright.wire.arrays import Ids
+
+from .attribution import Written
+from .contract import Declined, Parser, Reason, RenderOptions, ThinkingPolicy
+from .engine import TokenEngine
+from .families.table import Family, Past, Shown
+from .lexicon import lexicon_of
+from .parse import PushParser
+from .script import Script
+from .tags import Tags
+from .tape import Sampled, Tape
+from .turns import Turns
+
+DECLINED_HELP = "Extensions that were declined and became full renders."
+
+
+class TableRenderer:
+    """The renderer of one family over one vocabulary. Cheap: what is large belongs to the engine and is shared."""
+
+    def __init__(
+        self, family: Family, engine: TokenEngine, options: RenderOptions | None = None, metrics: Metrics | None = None
+    ) -> None:
+        self.table = family
+        self.family = family.name
+        self.engine = engine
+        self.options = options or RenderOptions()
+        close, *others = family.stops
+        # Members of a family differ in the further stops that they know; without the first there is no turn.
+        self.stop_ids = (engine.special(close), *(engine.specials[stop] for stop in others if stop in engine.specials))
+        self.closing_ids = (self.stop_ids[0], *(engine.special(stop) for stop in family.closing))
+        """Tokens that end an answer and close its turn."""
+        self._lexicon = lexicon_of(engine, family.plain)
+        self._tags = Tags(family, engine)
+        self._turns = Turns(family, self.options)
+        self._metrics = metrics or Metrics()
+        thinking = family.speech.thinking
+        self._think_id = None if thinking is None else engine.specials.get(thinking.begin)
+
+    def render(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = (), *, prompt: bool = True) -> Tape:
+        script = Script(self.options.literal, self.table.image)
+        script.asks = prompt
+        at = self.table.head.write(script, messages, tools, self.options)
+        self._turns.write_all(script, messages, at, tools)
+        if prompt:
+            self._turns.write_prompt(script, len(messages))
+        return Tape(
+            added=self._lexicon.encode(script.pieces),
+            origin=Written(script.pieces, self._lexicon),
+            messages=len(messages),
+            open=prompt,
+            tools=tuple(tools),
+            tools_hash=tools_hash(tools),
+            reasoned=script.reasoned,
+            note=script.note,
+        )
+
+    def extend(
+        self, tape: Tape, messages: Sequence[Message], tools: Sequence[ToolSpec] | None = None
+    ) -> Tape | Declined:
+        reasoned = tape.reasoned or (self._think_id is not None and bool((tape.added == self._think_id).any()))
+        reason = self._declines(tape, messages, tools, reasoned)
+        if reason is not None:
+            self._metrics.counter("renderer_declined_total", DECLINED_HELP, family=self.family, reason=reason).inc()
+            return Declined(reason)
+        script = Script(self.options.literal, self.table.image)
+        script.turn(tape.messages - 1, "assistant")
+        speech = self.table.speech
+        closed = len(tape.added) > 0 and int(tape.added[-1]) in self.closing_ids
+        script.frame(speech.gap if closed else speech.close + speech.gap)
+        self._turns.write(script, messages, 0, tape.messages, len(messages), self._names(tape))
+        total = tape.messages + len(messages)
+        self._turns.write_prompt(script, total)
+        return Tape(
+            added=self._lexicon.encode(script.pieces),
+            origin=Written(script.pieces, self._lexicon),
+            before=tape,
+            start=len(tape),
+            messages=total,
+            open=True,
+            tools=tape.tools,
+            tools_hash=tape.tools_hash,
+            reasoned=reasoned or script.reasoned,
+            note=tape.note,
+        )
+
+    def parser(self, tape: Tape) -> Parser:
+        if self.table.parser is not None:
+            return self.table.parser(self.engine, self.options, tape)
+        return PushParser(self._tags, tape, inside=self._turns.thinks and self._turns.prompt_reasons)
+
+    def answer(self, tape: Tape, message: Message) -> Ids:
+        script = Script(self.options.literal, self.table.image)
+        script.turn(tape.messages, "assistant")
+        self._turns.write_answer(script, message)
+        return self._lexicon.encode(script.pieces)
+
+    def _names(self, tape: Tape) -> Mapping[str, str]:
+        """The tools that the tape's answer called, where results name them again."""
+        if tape.calls or tape.before is None or self.table.results is None or not self.table.results.named:
+            return tape.calls
+        parser = self.parser(tape.before)
+        events = [*parser.feed(tape.added), *parser.end()]
+        return {event.id: event.name for event in events if isinstance(event, ToolCallDelta) and event.id}
+
+    def _declines(
+        self, tape: Tape, messages: Sequence[Message], tools: Sequence[ToolSpec] | None, reasoned: bool
+    ) -> Reason | None:
+        if not isinstance(tape.origin, Sampled):
+            return Reason.NOT_SAMPLED
+        if tools is not None and tools is not tape.tools and tools_hash(tools) != tape.tools_hash:
+            return Reason.TOOLS_CHANGED
+        last = int(tape.added[-1]) if len(tape.added) else -1
+        if last in self.stop_ids and last not in self.closing_ids:
+            return Reason.STOPPED_OTHERWISE
+        for message in messages:
+            if message.role == "assistant" or (message.role == "system" and self.table.system is None):
+                return Reason.ROLE_NOT_APPENDED
+        if self.table.declines is not None and (reason := self.table.declines(self.engine, tape, messages)) is not None:
+            return reason
+        return Reason.THINKING_DROPPED if self._drops(messages, reasoned) else None
+
+    def _drops(self, messages: Sequence[Message], reasoned: bool) -> bool:
+        """Whether a full render would show less reasoning than the tape has."""
+        thinking = self.table.speech.thinking
+        if thinking is None or self.options.history is ThinkingPolicy.KEEP:
+            return False
+        if self._turns.prompt_reasons and not self._turns.thinks and thinking.shown is Shown.FILLED:
+            # The prompt holds an empty block, and the template leaves it out of what is past.
+            return True
+        return reasoned and thinking.past is Past.DROPPED and self._turns.last_query(messages) is not None
+
+
+def tools_hash(tools: Sequence[ToolSpec]) -> str:
+    return hashlib.sha256(msgspec.json.encode(tools)).hexdigest() if tools else ""

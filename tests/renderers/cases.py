@@ -1,0 +1,157 @@
+"""The families under test: for each its table, a vocabulary, the templates it must equal, and what they accept."""
+
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from rollwright.renderers import load_engine
+from rollwright.renderers.contract import PARITY, Reason, RenderOptions, ThinkingPolicy
+from rollwright.renderers.families import gemma, harmony, llama, mistral, qwen, qwen35
+from rollwright.renderers.render import TableRenderer
+from rollwright.wire import Message, Reasoning, Text
+from vocabularies import template, vocabulary
+
+from .oracle import Oracle
+from .talks import Talker
+
+
+@cache
+def _engine(name):
+    return load_engine(vocabulary(name))
+
+
+@dataclass(frozen=True)
+class Case:
+    """One template of one family."""
+
+    template: str
+    family: Any
+    vocabulary: str
+    arguments: str = "object"
+    given: dict = field(default_factory=dict)
+    """What the oracle's template is told beside the conversation."""
+    talker: dict = field(default_factory=dict)
+    """What its conversations may hold."""
+    thinking: tuple = (None,)
+    keeps: str = ""
+    """The template's own name for keeping all reasoning."""
+    declines: frozenset = frozenset({Reason.THINKING_DROPPED})
+    """Why extensions of its conversations may be declined."""
+    tells: Any = lambda message: True
+    """Whether the format can tell this answer from others."""
+
+    canonical: Any = None
+    """An answer as the format can show it, where that is more than trimming."""
+
+    def __str__(self):
+        return self.template
+
+    @property
+    def literals(self):
+        """Control strings and pieces of them, to be said inside texts."""
+        return tuple(self.family.stops) + CONTROLS
+
+    @property
+    def count(self):
+        """How many conversations each template of a family takes, so that the family has two thousand."""
+        name = self.family.name.removesuffix("-nothink")
+        return 2000 // sum(case.family.name.removesuffix("-nothink") == name for case in CASES)
+
+    def oracle(self):
+        return Oracle(template(self.template), arguments=self.arguments, **self.given)
+
+    def engine(self):
+        return _engine(self.vocabulary)
+
+    def renderer(self, engine=None, metrics=None, **options):
+        return TableRenderer(self.family, engine or self.engine(), RenderOptions(**options), metrics)
+
+    def ways(self):
+        """Options of ours, and the same in the template's words."""
+        for thinking in self.thinking:
+            told = {} if thinking is None else {"enable_thinking": thinking}
+            yield {"thinking": thinking, "literal": PARITY}, told
+            if self.keeps:
+                yield (
+                    {"thinking": thinking, "literal": PARITY, "history": ThinkingPolicy.KEEP},
+                    {**told, self.keeps: True},
+                )
+
+    def talks(self, seed, count, *, literals=True):
+        talker = Talker(seed, literals=self.literals if literals else (), loose=True, **self.talker)
+        return [talker.talk() for _ in range(count)]
+
+
+def tells_xml(message):
+    """Bare values end at the first closing tag, so a value that holds one cannot be told."""
+    return not any("</parameter>" in call.arguments or "</function>" in call.arguments for call in message.tool_calls)
+
+
+def call_or_words(message):
+    """An answer where text beside a call is reasoning."""
+    text, reasoning, calls = message.text, message.reasoning, message.tool_calls
+    if calls and text and not reasoning:
+        text, reasoning = "", text
+    parts = (Reasoning(reasoning),) if reasoning else ()
+    return Message("assistant", (*parts, *((Text(text),) if text else ()), *calls))
+
+
+CONTROLS = (
+    "<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<|im_start|>",
+    "<|im_start|>assistant\n", "<|endoftext|>", "<think>\n\n</think>\n\n", "<|im_sta",
+    "<|start_header_id|>", "<|python_tag|>", "<|begin_of_text|>", "<start_of_turn>", "<start_of_turn>model\n",
+    "<start_of_image>", "[INST]", "[/INST]", "[TOOL_CALLS]", "[TOOL_RESULTS]{", "<|channel|>", "<|message|>", "<|end|>", "<|start|>assistant",
+)  # fmt: skip
+
+QWEN3 = {"family": qwen.QWEN3, "vocabulary": "qwen3", "arguments": "text"}
+THINKING = (None, True, False)
+LATE = {"late_system": True}
+
+XML = {"vocabulary": "qwen3_5", "talker": {"images": True}, "thinking": THINKING, "tells": tells_xml}
+
+LLAMA = {
+    "vocabulary": "llama3_2",
+    "given": {"date_string": "26 Jul 2024", "bos_token": "<|begin_of_text|>"},
+    "talker": {"late_system": True, "parallel": False, "reasoning": False},
+}
+
+GEMMA = {
+    "vocabulary": "gemma3",
+    "given": {"bos_token": "<bos>"},
+    "talker": {"tools": False, "reasoning": False, "images": True},
+}
+
+MISTRAL = {
+    "vocabulary": "mistral_nemo",
+    "given": {"bos_token": "<s>", "eos_token": "</s>"},
+    "talker": {"reasoning": False, "strict": True},
+    "declines": frozenset({Reason.HEAD_MOVED}),
+}
+
+GPT_OSS = {
+    "vocabulary": "gptoss",
+    "given": {"strftime_now": lambda form: "2024-07-26", "reasoning": "thinking"},
+    "talker": {"parallel": False, "either": True},
+    "canonical": call_or_words,
+}
+
+CASES = [
+    Case("qwen2_5", qwen.QWEN2_5, "qwen2_5", talker=LATE),
+    Case("qwen3", **QWEN3, thinking=THINKING, talker=LATE),
+    Case("Qwen-Qwen3-0.6B", **QWEN3, thinking=THINKING, talker=LATE),
+    Case("qwen3_instruct_2507", qwen.QWEN3_INSTRUCT, "qwen3", arguments="text", talker=LATE),
+    Case("qwen3_5_think", qwen35.QWEN3_5, **XML),
+    Case("qwen3_5_nothink", qwen35.QWEN3_5_NOTHINK, **XML),
+    Case("qwen3_6", qwen35.QWEN3_6, **XML, keeps="preserve_thinking"),
+    Case("qwen3_8", qwen35.QWEN3_8, **XML, keeps="preserve_thinking"),
+    # The template of 3.3 is that of 3.1, to the letter.
+    Case("llama3_1", llama.LLAMA3, **LLAMA),
+    Case("llama3_2", llama.LLAMA3, **LLAMA),
+    Case("gemma3", gemma.GEMMA3, **GEMMA),
+    Case("mistralai-Mistral-Nemo-Instruct-2407", mistral.MISTRAL_NEMO, **MISTRAL),
+    Case("gptoss", harmony.GPT_OSS, **GPT_OSS),
+]
+
+
+def case_of(name):
+    return next(case for case in CASES if case.template == name)

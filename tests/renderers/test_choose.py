@@ -1,0 +1,60 @@
+"""Which renderer a model gets: its template decides, then its name, and never a table that was not proven."""
+
+import pytest
+
+from rollwright.renderers.choose import renderer_for
+from rollwright.renderers.families import FAMILIES, by_name, by_template, fingerprint
+from rollwright.wire import UsageError
+from vocabularies import template
+
+from .cases import CASES, case_of
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_template_that_was_proven_decides(case):
+    assert by_template(template(case.template)) is case.family
+
+
+@pytest.mark.parametrize(
+    ("model", "family"),
+    [
+        ("Qwen/Qwen2.5-7B-Instruct", "qwen2.5"),
+        ("Qwen/Qwen3-8B", "qwen3"),
+        ("qwen3-30b-a3b", "qwen3"),
+        ("Qwen/Qwen3-4B-Instruct-2507", "qwen3-instruct-2507"),
+    ],
+)
+def test_a_name_tells_the_family(model, family):
+    found = by_name(model)
+    assert found is not None
+    assert found.name == family
+
+
+@pytest.mark.parametrize(
+    "model", ["Qwen/Qwen3-Coder-30B", "Qwen/Qwen3-VL-8B", "Qwen/Qwen3-4B-Thinking-2507", "gpt-2", ""]
+)
+def test_a_name_that_only_sounds_alike_tells_nothing(model):
+    assert by_name(model) is None
+
+
+def test_no_two_families_claim_one_template():
+    prints = [print_ for family in FAMILIES for print_ in family.fingerprints]
+    assert len(prints) == len(set(prints))
+    assert len({family.name for family in FAMILIES}) == len(FAMILIES)
+
+
+def test_the_template_is_stronger_than_the_name():
+    case = case_of("qwen3")
+    chosen = renderer_for(case.engine(), template=template("qwen3"), model="Qwen/Qwen2.5-7B")
+    assert chosen.family == "qwen3"
+
+
+def test_line_ends_are_no_difference_and_words_are():
+    text = "{{ messages }}\n{{ x }}"
+    assert fingerprint(text) == fingerprint(text.replace("\n", "\r\n") + "\n")
+    assert fingerprint(text) != fingerprint(text.replace("x", "y"))
+
+
+def test_a_vocabulary_of_another_family_is_refused():
+    with pytest.raises(UsageError, match="im_end"):
+        renderer_for(case_of("llama3_1").engine(), template=template("qwen3"))
