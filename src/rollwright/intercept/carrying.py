@@ -23,6 +23,7 @@ from .delivery import Answer, Outlet
 from .exchange import Exchange
 from .keys import mark_of
 from .rejection import FINAL, Rejected, told
+from .turnstile import Turnstile
 
 OVER = "this rollout is over"
 
@@ -33,10 +34,12 @@ class Carrier:
     def __init__(self, config: InterceptConfig, bodies: Bodies) -> None:
         self._config = config
         self._bodies = bodies
+        self._turnstile = Turnstile()
 
     async def carry(
         self, request: Asked, dialect: Dialect, admission: Admission, task: asyncio.Task[object]
     ) -> web.StreamResponse:
+        await self._turnstile.enter()
         call = await self.read(request, dialect, admission)
         mark = mark_of(request.headers)
         found = admission.find(call, mark) if mark.again else None
