@@ -12,6 +12,8 @@ from .contract import Door
 from .programs import trouble_of
 
 _TOOLS_KEY = "ROLLWRIGHT_TOOLS_KEY"
+_TOOLS_SHOWN = {"ENABLE_TOOL_SEARCH": "false"}
+"""Else it hides tools behind a search of its own, and a model that does not look does not find them."""
 _QUIET = {
     "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
     "DISABLE_AUTOUPDATER": "1",
@@ -48,7 +50,7 @@ class ClaudeCodeHarness(AgentHarness):
             auth = {"Authorization": f"Bearer ${{{_TOOLS_KEY}}}"}
             server = {"type": "http", "url": door.tools_url, "headers": auth}
             words += ["--strict-mcp-config", "--mcp-config", json.dumps({"mcpServers": {"rollwright": server}})]
-            env[_TOOLS_KEY] = door.tools_key
+            env |= {_TOOLS_KEY: door.tools_key, **_TOOLS_SHOWN}
         return Start(tuple(words), env, prompt)
 
     def trouble(self, result: ExecResult) -> str:

@@ -11,7 +11,6 @@ from .agents import AgentConfig, AgentHarness, Start
 from .contract import Door
 
 _KEY = "ROLLWRIGHT_KEY"
-_TOOLS_KEY = "ROLLWRIGHT_TOOLS_KEY"
 _RETRIES = 1
 _IDLE_MS = 3_600_000
 
@@ -23,7 +22,6 @@ class CodexConfig(AgentConfig, frozen=True, kw_only=True, tag_field="kind", tag=
 class CodexHarness(AgentHarness):
     kind = "codex"
     version = "0.166.0"
-    takes_tools = True
 
     def __init__(self, config: CodexConfig | None = None) -> None:
         super().__init__(config or CodexConfig())
@@ -44,7 +42,7 @@ class CodexHarness(AgentHarness):
             "model_providers.rollwright.request_max_retries": _RETRIES,
             "model_providers.rollwright.stream_max_retries": _RETRIES,
             "model_providers.rollwright.stream_idle_timeout_ms": _IDLE_MS,
-            "shell_environment_policy.exclude": [_KEY, _TOOLS_KEY],
+            "shell_environment_policy.exclude": [_KEY],
             # What the vendor's servers would do is not there.
             "web_search": "disabled",
             "features.plugins": False,
@@ -52,13 +50,8 @@ class CodexHarness(AgentHarness):
             "analytics.enabled": False,
             "check_for_update_on_startup": False,
         }
-        env = {_KEY: door.key}
-        if door.tools_url:
-            env[_TOOLS_KEY] = door.tools_key
-            settings["mcp_servers.rollwright.url"] = door.tools_url
-            settings["mcp_servers.rollwright.bearer_token_env_var"] = _TOOLS_KEY
         if system:
             settings["developer_instructions"] = system
         words = [word for name, value in settings.items() for word in ("-c", f"{name}={toml_value(value)}")]
         words += ["--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"]
-        return Start(("exec", *words, "-"), env, prompt)
+        return Start(("exec", *words, "-"), {_KEY: door.key}, prompt)
