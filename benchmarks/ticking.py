@@ -10,8 +10,9 @@ import re
 import sys
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from itertools import count
+from typing import cast
 
 import msgspec
 
@@ -36,43 +37,67 @@ class Pace(msgspec.Struct):
     interval_s: float = 0.01
 
 
-async def _serve(pace: Pace) -> None:
+class Ticker(asyncio.Protocol):
+    """One connection. A timer per piece, and nothing that waits."""
+
     numbers = count()
 
-    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(asyncio.IncompleteReadError, ConnectionError):
-            while True:
-                head = await reader.readuntil(b"\r\n\r\n")
-                length = _LENGTH.search(head)
-                body = await reader.readexactly(int(length[1]) if length else 0)
-                if b'"stream":true' in body[:200] or b'"stream":true' in body[-400:]:
-                    await _stream(writer, pace)
-                else:
-                    number = next(numbers)
-                    answer = (_WHOLE % (number, number)).encode()
-                    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(answer), answer))
-        writer.close()
+    def __init__(self, pace: Pace) -> None:
+        self._pace = pace
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.WriteTransport | None = None
+        self._received = bytearray()
+        self._head = self._length = 0
 
-    server = await asyncio.start_server(connected, "127.0.0.1", 0, limit=2**24, backlog=1024)
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.WriteTransport, transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        if not self._length:
+            self._head = self._received.find(b"\r\n\r\n") + 4
+            found = _LENGTH.search(self._received, 0, self._head)
+            self._length = self._head + int(found[1]) if found else 0
+        if self._length and len(self._received) >= self._length:
+            body = self._received[self._head : self._length]
+            self._received.clear()
+            self._length = 0
+            self._answer(b'"stream":true' in body[:400] or b'"stream":true' in body[-400:])
+
+    def _answer(self, streamed: bool) -> None:
+        assert self._transport is not None
+        if streamed:
+            self._transport.write(_CHUNKED)
+            self._loop.call_later(self._pace.interval_s, self._tick, self._loop.time(), 1)
+            return
+        number = next(self.numbers)
+        answer = (_WHOLE % (number, number)).encode()
+        self._transport.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(answer), answer))
+
+    def _tick(self, began: float, number: int) -> None:
+        if self._transport is None:
+            return
+        self._transport.write(_chunk(_PIECE % b"%.6f " % time.monotonic()))
+        if number == self._pace.chunks:
+            self._transport.write(_chunk(_LAST) + b"0\r\n\r\n")
+        else:
+            self._loop.call_at(began + (number + 1) * self._pace.interval_s, self._tick, began, number + 1)
+
+
+def _chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+async def _serve(pace: Pace) -> None:
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: Ticker(pace), "127.0.0.1", 0, backlog=1024)
     print(json.dumps(server.sockets[0].getsockname()[1]), flush=True)
-    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+    await loop.run_in_executor(None, sys.stdin.read)
     # Whoever still listens has heard enough.
     os._exit(0)
-
-
-async def _stream(writer: asyncio.StreamWriter, pace: Pace) -> None:
-    loop = asyncio.get_running_loop()
-    began = loop.time()
-    writer.write(_CHUNKED)
-    for number in range(pace.chunks):
-        await asyncio.sleep(began + (number + 1) * pace.interval_s - loop.time())
-        _chunk(writer, _PIECE % b"%.6f " % time.monotonic())
-    _chunk(writer, _LAST)
-    writer.write(b"0\r\n\r\n")
-
-
-def _chunk(writer: asyncio.StreamWriter, data: bytes) -> None:
-    writer.write(b"%x\r\n%b\r\n" % (len(data), data))
 
 
 @asynccontextmanager
