@@ -35,9 +35,13 @@ def play(call):
     return assistant("", ToolCall("call_0", offered[0], json.dumps({"word": "mellon"})))
 
 
-@pytest.mark.parametrize("kind", ["claude-code", "opencode"])
-async def test_an_agent_calls_a_tool_of_the_environment(kind):
-    harness = make_harness(harness_config(had(kind)))
+@pytest.fixture(params=["claude-code", "opencode"])
+def agent(request):
+    return had(request.param)
+
+
+async def test_an_agent_calls_a_tool_of_the_environment(agent):
+    harness = make_harness(harness_config(agent))
     environment = Environment([], harness=harness, runtime=runtime_config("sandbox", {}), toolsets=[Vault()])
     async with environment.serving(FunctionEngine(play), "scripted") as serving:
         trace = await serving.run(Heist(id="heist", prompt="Open the vault."))

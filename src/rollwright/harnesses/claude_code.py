@@ -12,8 +12,8 @@ from .contract import Door
 from .programs import trouble_of
 
 _TOOLS_KEY = "ROLLWRIGHT_TOOLS_KEY"
-_TOOLS_SHOWN = {"ENABLE_TOOL_SEARCH": "false"}
-"""Else it hides tools behind a search of its own, and a model that does not look does not find them."""
+_TOOLS_SHOWN = {"ENABLE_TOOL_SEARCH": "false", "MCP_CONNECTION_NONBLOCKING": "0"}
+"""Else it hides tools behind a search of its own, and asks its model before it has heard which tools there are."""
 _QUIET = {
     "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
     "DISABLE_AUTOUPDATER": "1",
