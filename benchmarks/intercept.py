@@ -18,10 +18,10 @@ from collections.abc import Sequence
 
 from rollwright.telemetry import run
 
-from .doorway import Door, Doorway, Figures, Setup, doorway
-from .program import Listener, Program
+from .doors.program import Listener, Program
+from .doors.ticking import Pace, ticking
+from .doors.worker import Door, Doorway, Figures, Setup, doorway
 from .report import Target, report
-from .ticking import Pace, ticking
 
 
 async def _talk(way: Doorway, door: Door, turns: int, result: str) -> int:

@@ -16,18 +16,19 @@ import os
 import statistics
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from rollwright.telemetry import run
 
-from .doorway import Door, Doorway, Figures, Setup, doorway
-from .program import Program
+from .doors.program import Program
+from .doors.worker import Door, Doorway, Figures, Setup, doorway
 from .report import Target, report
 
 _SETTLE_S = 6.0
 """Memory that was freed goes back to the system within this time."""
 
 
-def _screenshot(noise: bytes, size: int) -> dict:
+def _screenshot(noise: bytes, size: int) -> dict[str, Any]:
     # Fresh bytes of this size for each of many thousand screenshots would measure the source of randomness.
     data = os.urandom(64) + noise[: size - 64]
     url = f"data:image/png;base64,{base64.b64encode(data).decode()}"

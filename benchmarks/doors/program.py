@@ -8,7 +8,7 @@ import asyncio
 import json
 import re
 import time
-from typing import cast
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 _LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
@@ -41,12 +41,12 @@ class Program:
         self._io: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self.sent_bytes = 0
 
-    def say(self, *messages: dict) -> None:
+    def say(self, *messages: dict[str, Any]) -> None:
         for message in messages:
             self._history += b"" if self._history.endswith(b"[") else b","
             self._history += json.dumps(message, separators=(",", ":")).encode()
 
-    async def ask(self) -> dict:
+    async def ask(self) -> dict[str, Any]:
         """The model's next message, added to the conversation as the program writes it."""
         reader = await self._send(_AFTER + b"}")
         head = await reader.readuntil(b"\r\n\r\n")
@@ -54,7 +54,7 @@ class Program:
         assert length is not None, head
         body = await reader.readexactly(int(length[1]))
         assert head.startswith(b"HTTP/1.1 200"), body[:500]
-        message = json.loads(body)["choices"][0]["message"]
+        message: dict[str, Any] = json.loads(body)["choices"][0]["message"]
         self.say(message)
         return message
 
@@ -97,7 +97,7 @@ class Listener(asyncio.Protocol):
         """How late each piece of a streamed answer is, in seconds."""
         loop = asyncio.get_running_loop()
         if self._transport is None:
-            await loop.create_connection(lambda: self, self._address.hostname, self._address.port)
+            await loop.create_connection(lambda: self, self._address.hostname or "", self._address.port or 0)
         assert self._transport is not None
         self._late = []
         self._ended = loop.create_future()

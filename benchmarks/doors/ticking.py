@@ -1,4 +1,4 @@
-"""An engine that does next to nothing, in a process of its own: `python -m benchmarks.ticking '{...}'`. A stream is so
+"""An engine that does next to nothing, in a process of its own: `python -m benchmarks.doors.ticking '{...}'`. A stream is so
 many pieces at a steady pace, each of which is the time at which it was sent. It reads no request."""
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ async def _serve(pace: Pace) -> None:
 @asynccontextmanager
 async def ticking(pace: Pace) -> AsyncIterator[str]:
     """The address of a fresh engine."""
-    argv = [sys.executable, "-m", "benchmarks.ticking", msgspec.json.encode(pace).decode()]
+    argv = [sys.executable, "-m", "benchmarks.doors.ticking", msgspec.json.encode(pace).decode()]
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*argv, stdin=pipe, stdout=pipe, env={**os.environ})
     assert process.stdin is not None
