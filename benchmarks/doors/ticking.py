@@ -1,5 +1,5 @@
-"""An engine that does next to nothing, in a process of its own: `python -m benchmarks.doors.ticking '{...}'`. A stream is so
-many pieces at a steady pace, each of which is the time at which it was sent. It reads no request."""
+"""An engine that does next to nothing, in a process of its own: `python -m benchmarks.doors.ticking '{...}'`. A stream
+is so many pieces at a steady pace, each of which is the time at which it was sent. It reads no request."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """A worker whose programs run elsewhere: for measuring what the interceptor costs its own process and no other.
 
-`python -m benchmarks.doors.worker '{...}'` runs real rollouts whose harness hands its door to whoever started the process
-and waits to be told that the program is done. Lines of JSON go both ways: a door for each rollout that begins, a number
-for each that is over, and the worker's own figures for the word "figures"."""
+`python -m benchmarks.doors.worker '{...}'` runs real rollouts whose harness hands its door to whoever started the
+process and waits to be told that the program is done. Lines of JSON go both ways: a door for each rollout that begins,
+a number for each that is over, and the worker's own figures for the word "figures"."""
 
 from __future__ import annotations
 
