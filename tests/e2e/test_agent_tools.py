@@ -35,7 +35,7 @@ def play(call):
     return assistant("", ToolCall("call_0", offered[0], json.dumps({"word": "mellon"})))
 
 
-@pytest.fixture(params=["claude-code", "opencode"])
+@pytest.fixture(params=["claude-code", pytest.param("opencode", marks=pytest.mark.soak)])
 def agent(request):
     return had(request.param)
 

@@ -16,7 +16,7 @@ from rollwright.tasks import Task, Taskset, Toolset, call_group, hooks_of, opene
 from rollwright.traces import LiveTrace
 from rollwright.wire import Failure, RolloutError, Sampling, Score, Stop, Trace
 
-from .boxes import fresh_box, leased_box
+from .boxes import fresh_box, leased_box, limits_for
 from .rollout import Finished, Rollout, weighted
 from .sweeping import sweeping
 
@@ -130,20 +130,19 @@ class Serving:
 
     async def _rollout(self, task: Task, attempt: int, kept: ExitStack) -> Finished:
         environment = self._environment
+        limits = limits_for(task, environment.limits)
         trace = LiveTrace(task.id, attempt)
         session = Session(
             self._engine,
             trace,
             model=self._model,
             sampling=self._sampling,
-            limits=environment.limits,
+            limits=limits,
             return_tokens=self._return_tokens,
         )
         kept.callback(session.close)
         box = self._box(task, trace) if self._needs_box(task) else None
-        rollout = Rollout(
-            task, trace, session, environment.harness, environment.limits, box, self.interceptor, self._toolsets
-        )
+        rollout = Rollout(task, trace, session, environment.harness, limits, box, self.interceptor, self._toolsets)
         return await rollout.run()
 
     def _needs_box(self, task: Task) -> bool:
