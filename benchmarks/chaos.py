@@ -33,8 +33,8 @@ from rollwright.serve import (
     EnvironmentSpec,
     Server,
     ServerLost,
-    ServingError,
     SlotSettings,
+    Unserved,
     serving,
 )
 from rollwright.serve.environments import HOST
@@ -134,7 +134,7 @@ class Ledger:
                 trace = await client.run(task, attempt, timeout_s=DEADLINE_S)
             self.came[trace.key] += 1
             self.reasons[trace.failure.kind if trace.failure else "finished"] += 1
-        except ServingError as error:
+        except Unserved as error:
             self.came[key] += 1
             self.reasons[error.trouble.value] += 1
         except ServerLost:
@@ -174,7 +174,7 @@ class Killer:
     async def _worker(self, how: signal.Signals) -> None:
         try:
             status = await self._client.ask("status", timeout_s=3.0)
-        except (ServingError, ServerLost):
+        except (Unserved, ServerLost):
             return
         ready = [worker for worker in status["workers"] if worker["phase"] == "ready" and worker["vitals"]]
         if ready:
@@ -305,7 +305,7 @@ async def _strike(killer: Killer, client: EnvClient, happenings: Happenings, opt
 
 async def _observe(client: EnvClient, happenings: Happenings) -> None:
     """The broker's memory dies with it, so it is read often."""
-    with contextlib.suppress(ServingError, ServerLost):
+    with contextlib.suppress(Unserved, ServerLost):
         status = await client.ask("status", timeout_s=3.0)
         for one in status["happenings"]:
             happenings[status["name"], one["what"], one["slot"], one["life"]] = one["at"]

@@ -18,10 +18,10 @@ from collections.abc import Sequence
 
 from rollwright.telemetry import run
 
-from .doorway import Door, Doorway, Figures, Setup, doorway
-from .program import Program
+from .doors.program import Listener, Program
+from .doors.ticking import Pace, ticking
+from .doors.worker import Door, Doorway, Figures, Setup, doorway
 from .report import Target, report
-from .ticking import Pace, ticking
 
 
 async def _talk(way: Doorway, door: Door, turns: int, result: str) -> int:
@@ -56,8 +56,8 @@ async def _streams(sessions: int, chunks: int, interval_s: float, rounds: int) -
         doorway(Setup(engine_url=engine_url, rollouts=sessions, concurrent=sessions)) as way,
     ):
         doors = [await _opened(way) for _ in range(sessions)]
-        carried = [_asker(door.url, door.key) for door in doors]
-        direct = [_asker(engine_url, "") for _ in doors]
+        carried = [Listener(door.url, door.key) for door in doors]
+        direct = [Listener(engine_url, "") for _ in doors]
         await _pieces(carried, interval_s)
         await way.figures()
         through, beside = [], []
@@ -79,16 +79,10 @@ async def _streams(sessions: int, chunks: int, interval_s: float, rounds: int) -
     }
 
 
-def _asker(url: str, key: str) -> Program:
-    program = Program(url, key)
-    program.say({"role": "user", "content": "Say something."})
-    return program
-
-
-async def _pieces(programs: Sequence[Program], interval_s: float) -> list[float]:
+async def _pieces(programs: Sequence[Listener], interval_s: float) -> list[float]:
     """How late each piece of one stream of each program is. They begin one after the other, spread over an interval."""
 
-    async def begin(number: int, program: Program) -> list[float]:
+    async def begin(number: int, program: Listener) -> list[float]:
         await asyncio.sleep(interval_s * number / len(programs))
         return await program.stream()
 

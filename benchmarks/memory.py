@@ -4,7 +4,7 @@ screenshot, and every request carries all of them again as base64. What is measu
     python -m benchmarks.memory --turns 45 --concurrent 4 --rollouts 200 --json
 
 `peak_mb` is the most that it ever had, `resting_mb` what it has when all is over, and `slope_mb_per_100` how much more
-it has after a hundred more rollouts, from the medians of the second and the last quarter.
+it has after a hundred more rollouts: the line through its memory at the end of each rollout but the first quarter.
 """
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ import os
 import statistics
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from rollwright.telemetry import run
 
-from .doorway import Door, Doorway, Figures, Setup, doorway
-from .program import Program
+from .doors.program import Program
+from .doors.worker import Door, Doorway, Figures, Setup, doorway
 from .report import Target, report
 
 _SETTLE_S = 6.0
 """Memory that was freed goes back to the system within this time."""
 
 
-def _screenshot(noise: bytes, size: int) -> dict:
+def _screenshot(noise: bytes, size: int) -> dict[str, Any]:
     # Fresh bytes of this size for each of many thousand screenshots would measure the source of randomness.
     data = os.urandom(64) + noise[: size - 64]
     url = f"data:image/png;base64,{base64.b64encode(data).decode()}"
@@ -78,12 +79,10 @@ async def _measure(rollouts: int, turns: int, concurrent: int, image_kb: int) ->
 
 
 def _slope(after_each_mb: Sequence[float]) -> float:
-    quarter = len(after_each_mb) // 4
-    if not quarter:
+    settled = after_each_mb[len(after_each_mb) // 4 :]
+    if len(settled) < 3:
         return 0.0
-    early = statistics.median(after_each_mb[quarter : 2 * quarter])
-    late = statistics.median(after_each_mb[-quarter:])
-    return (late - early) / (len(after_each_mb) - 2 * quarter) * 100
+    return statistics.linear_regression(range(len(settled)), settled).slope * 100
 
 
 def main() -> None:

@@ -112,7 +112,8 @@ def test_every_kind_is_made_and_named():
     for kind, config in HARNESS_KINDS.items():
         settings = {"argv": ["x"]} if kind == "command" else {}
         harness = make_harness(harness_config(kind, settings))
-        assert harness.needs_runtime is harness.needs_door is (kind != "chat")
+        assert harness.needs_runtime is (kind != "chat")
+        assert harness.needs_door is (kind not in ("chat", "oracle"))
         assert config.__struct_config__.tag == kind
         if isinstance(harness, AgentHarness):
             assert harness.kind == kind

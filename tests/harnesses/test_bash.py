@@ -7,7 +7,7 @@ import pytest
 
 from rollwright.harnesses import Limits
 from rollwright.runtimes.warm import stats
-from rollwright.tasks import Task
+from rollwright.tasks import Task, ToolRefusal, reward, tool
 from rollwright.wire import EngineUnavailable, Layer, Stop, ToolCall, assistant, system, user
 
 from .playing import LAST, PROMPT, READ, WRITE, Waiting, branches, rolled_out, serving
@@ -112,9 +112,9 @@ async def test_a_child_that_is_left_behind_does_not_hold_the_agent():
         ("bash", '{"command": ', "cannot be read"),
         ("bash", '{"cmd": "ls"}', "cannot be read"),
         ("bash", "[1]", "cannot be read"),
-        ("bash", '{"command": 3}', "the one tool here is bash"),
-        ("bash", '{"command": "a\\u0000b"}', "the one tool here is bash"),
-        ("browser", '{"command": "ls"}', "the one tool here is bash"),
+        ("bash", '{"command": 3}', "there is no such tool"),
+        ("bash", '{"command": "a\\u0000b"}', "there is no such tool"),
+        ("browser", '{"command": "ls"}', "there is no such tool"),
     ],
 )
 async def test_a_call_that_makes_no_sense_is_answered(name, arguments, told):
@@ -192,21 +192,51 @@ async def test_many_at_once_take_no_cpu_slot():
     assert {trace.timing.queue_s < 1e-3 for trace in traces} == {True}
 
 
-@pytest.mark.parametrize("kind", ["respond", "tools"])
-async def test_a_task_that_talks_back_needs_the_chat_harness(kind):
-    from rollwright.tasks import tool
+class Talks(Task, frozen=True):
+    def respond(self, reply: str) -> str | None:
+        return None
 
-    class Talks(Task, frozen=True):
-        def respond(self, reply: str) -> str | None:
-            return None
 
-    class Tools(Task, frozen=True):
-        @tool
-        def look(self) -> str:
-            """Look."""
-            return "x"
-
-    task = (Talks if kind == "respond" else Tools)(id="p", prompt="Go.")
-    trace = await rolled_out("bash", shell(), task=task)
+async def test_a_task_that_talks_back_needs_the_chat_harness():
+    trace = await rolled_out("bash", shell(), task=Talks(id="p", prompt="Go."))
     assert trace.failure.layer is Layer.HARNESS
     assert "'p'" in trace.failure.message
+
+
+class Tools(Task, frozen=True):
+    @tool
+    def add(self, a: int, b: int, state: dict) -> str:
+        """Add two numbers."""
+        state["added"] = a + b
+        return f"{a + b}\n"
+
+    @tool
+    def refuse(self) -> str:
+        """Never."""
+        raise ToolRefusal("not today")
+
+    @reward
+    def right(self, state: dict) -> bool:
+        return state.get("added") == 5
+
+
+async def test_tools_of_the_task_are_offered_beside_bash():
+    plays = [("add", {"a": 2, "b": 3}), ("add", {"a": "x"}), ("refuse", {}), ("bash", {"command": "env"})]
+    seen = []
+
+    def answer(call):
+        seen.append(call)
+        done = sum(bool(message.tool_calls) for message in call.messages)
+        if done == len(plays):
+            return assistant("Done.")
+        return assistant("", ToolCall(f"c{done}", plays[done][0], json.dumps(plays[done][1])))
+
+    trace = await rolled_out("bash", answer, task=Tools(id="p", prompt="Go."))
+    assert (trace.failure, trace.stop, trace.reward) == (None, Stop.FINISHED, 1.0)
+    assert sorted(spec.name for spec in seen[0].tools) == ["add", "bash", "refuse"]
+    results = heard_all(seen[-1])
+    assert results[0] == "5\n"
+    assert "a" in results[1]
+    assert results[2] == "not today"
+    assert "_KEY=" not in results[3]
+    assert len(branches(trace)) == 1

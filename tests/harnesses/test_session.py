@@ -5,16 +5,22 @@ import asyncio
 import pytest
 
 from rollwright.engines.function import FunctionEngine
-from rollwright.harnesses import Limits, Session
+from rollwright.harnesses import Limits, Refusal, Session
 from rollwright.traces import LiveTrace
 from rollwright.wire import (
+    End,
     EngineUnavailable,
     Finish,
+    Layer,
+    ModelCall,
     ModelReply,
     Sampling,
     Stop,
+    TextDelta,
+    ToolSpec,
     Usage,
     assistant,
+    system,
     user,
 )
 
@@ -114,3 +120,124 @@ async def test_a_call_that_got_no_answer_is_on_record(error):
     (call,) = trace.freeze(Stop.FAILED).calls
     assert call.reply == -1
     assert call.failure.kind == type(error).__name__
+
+
+class Streaming(FunctionEngine):
+    """Streams what it is given; an error is raised where it stands."""
+
+    def __init__(self, *events):
+        super().__init__(lambda call: "whole")
+        self.events = events
+        self.calls = []
+
+    async def stream(self, call):
+        self.calls.append(call)
+        for event in self.events:
+            if isinstance(event, BaseException):
+                raise event
+            yield event
+
+
+def streaming_session(*events, **options):
+    trace = LiveTrace("t", 0)
+    return Session(Streaming(*events), trace, model="m", **options), trace
+
+
+async def test_a_turn_is_committed_before_its_end_is_told():
+    session, trace = streaming_session(TextDelta("a"), TextDelta("b"), End(Finish.STOP, Usage(3, 2), queue_s=0.0))
+    turn = await session.ask(ModelCall("any", (user("go"),)))
+    assert trace.open_calls == 0, "nothing is on record before the turn is run"
+    assert [(trace.turns, trace.open_calls) async for _ in turn.stream()] == [(0, 1), (0, 1), (1, 0)]
+    assert turn.reply.message == assistant("ab")
+    assert (trace.reply, trace.usage) == ("ab", Usage(3, 2))
+
+
+@pytest.mark.parametrize(
+    ("events", "kind", "layer", "lost"),
+    [
+        ((TextDelta("a"), EngineUnavailable("away")), "EngineUnavailable", Layer.ENGINE, True),
+        ((EngineUnavailable("away"),), "EngineUnavailable", Layer.ENGINE, False),
+        ((TextDelta("a"),), "EngineUnavailable", Layer.ENGINE, True),
+        ((TextDelta("a"), asyncio.CancelledError()), "CancelledError", Layer.HARNESS, True),
+    ],
+    ids=["died", "refused", "no end", "cancelled"],
+)
+async def test_any_other_way_out_is_an_abort(events, kind, layer, lost):
+    session, trace = streaming_session(*events)
+    turn = await session.ask(ModelCall("any", (user("go"),)))
+    with pytest.raises(BaseException):  # noqa: B017 - cancellations too
+        _ = [event async for event in turn.stream()]
+    frozen = trace.freeze(Stop.FAILED)
+    (call,) = frozen.calls
+    assert (call.failure.kind, call.failure.layer) == (kind, layer)
+    assert ("cut after part" in frozen.untrainable) is lost
+    assert trace.open_calls == 0
+    assert (session.broken is not None) is (layer is Layer.ENGINE)
+
+
+async def test_whoever_stops_listening_aborts_the_call():
+    session, trace = streaming_session(TextDelta("a"), TextDelta("b"), End(Finish.STOP))
+    turn = await session.ask(ModelCall("any", (user("go"),)))
+    events = turn.stream()
+    assert await anext(events) == TextDelta("a")
+    await events.aclose()
+    assert trace.open_calls == 0
+    assert trace.freeze(Stop.FINISHED).calls[0].failure.kind == "GeneratorExit"
+
+
+@pytest.mark.parametrize(
+    ("own", "asked", "used"),
+    [
+        (Sampling(), Sampling(temperature=0.2, max_tokens=7), Sampling(temperature=0.2, max_tokens=7)),
+        (
+            Sampling(temperature=1.0, seed=3),
+            Sampling(temperature=0.2, top_p=0.9, stop=("x",)),
+            Sampling(temperature=1.0, top_p=0.9, seed=3, stop=("x",)),
+        ),
+        (Sampling(max_tokens=5), Sampling(max_tokens=50), Sampling(max_tokens=5)),
+        (Sampling(stop=("a",)), Sampling(stop=("b",)), Sampling(stop=("a",))),
+    ],
+)
+async def test_the_rollouts_own_choices_win(own, asked, used):
+    session, _ = streaming_session(sampling=own, return_tokens=True)
+    turn = await session.ask(ModelCall("gpt-any", (user("go"),), sampling=asked, extra={"x": 1}, dialect="chat"))
+    assert (turn.call.model, turn.call.sampling, turn.call.return_tokens) == ("m", used, True)
+    assert (turn.call.extra, turn.call.dialect) == ({"x": 1}, "chat")
+
+
+async def test_a_session_that_is_stopped_refuses_and_says_why():
+    session, trace = streaming_session(End(Finish.STOP), limits=Limits(max_turns=1))
+    turn = await session.ask(ModelCall("any", (user("go"),)))
+    _ = [event async for event in turn.stream()]
+    no = await session.ask(ModelCall("any", (user("on"),)))
+    assert isinstance(no, Refusal)
+    assert (no.stop, session.stopped) == (Stop.TURNS_SPENT, Stop.TURNS_SPENT)
+    session.stop(Stop.TASK_STOPPED)
+    assert session.stopped is Stop.TURNS_SPENT, "the first reason stays"
+    assert len(trace.freeze(Stop.FINISHED).nodes) == 2, "a refused call leaves no trace"
+
+
+async def test_interleaved_conversations_are_found_without_a_search():
+    """A program and its sub-agents take turns; each goes on from its own tip."""
+    trace = LiveTrace("t", 0)
+    session = session_of(lambda call: f"{call.messages[0].text}{len(call.messages)}", trace)
+    histories = [[system(name), user("begin")] for name in "abc"]
+    searched = []
+    trace.match, match = lambda messages: (searched.append(len(messages)), match(messages))[1], trace.match
+    for _ in range(5):
+        for history in histories:
+            turn = await session.ask(ModelCall("any", tuple(history)))
+            history += [(await turn.complete()).message, user("on")]
+    frozen = trace.freeze(Stop.FINISHED)
+    assert searched == [2, 2, 2], "only the beginnings are looked up in the tree"
+    assert len(frozen.leaves) == 3
+    assert len(frozen.nodes) == 3 * 11
+
+
+async def test_the_tools_of_a_program_are_on_record_once():
+    trace = LiveTrace("t", 0)
+    session = session_of(lambda call: "ok", trace)
+    for tools in ((), (ToolSpec("a"),), (ToolSpec("a"), ToolSpec("b")), (ToolSpec("b"),)):
+        turn = await session.ask(ModelCall("any", (user("go"),), tools))
+        await turn.complete()
+    assert [tool.name for tool in trace.tools] == ["a", "b"]

@@ -1,6 +1,7 @@
 """The official SDKs against the interceptor, with every kind of engine behind it: any dialect from any engine."""
 
 import asyncio
+import importlib.util
 from contextlib import asynccontextmanager
 
 import anthropic
@@ -8,16 +9,17 @@ import openai
 import pytest
 
 from rollwright.dialects import DIALECTS
-from rollwright.engines.config import RelayConfig
+from rollwright.engines.config import LocalConfig, RelayConfig
 from rollwright.engines.function import FunctionEngine
+from rollwright.engines.local import WEIGHTS_PACKAGE, local_engine
 from rollwright.engines.relay import RelayEngine
 from rollwright.engines.scripted.config import Fault, ScriptedConfig
 from rollwright.engines.scripted.server import ScriptedServer
 from rollwright.harnesses import Limits
 from rollwright.intercept import InterceptConfig
-from rollwright.wire import Image, Stop, Text, ToolCall, ToolResult, assistant
+from rollwright.wire import Image, Sampling, Stop, Text, ToolCall, ToolResult, assistant
 
-from .doors import PuppetEngine, rigged
+from .doors import PuppetEngine, heard, rigged
 from .sdk_clients import JOBS, PIXELS, Async, work, work_async
 
 # The SDKs build their schemas at first use, on the loop.
@@ -185,3 +187,23 @@ async def test_what_a_program_asks_for_reaches_an_engine_of_its_dialect_and_no_o
         assert answer.model == "gpt-any"
         assert (call.model, call.sampling.temperature) == ("m", 0.25)
         assert ("frequency_penalty" in call.extra) is there
+
+
+MISSING = [name for name in ("xllamacpp", WEIGHTS_PACKAGE) if importlib.util.find_spec(name) is None]
+
+
+@pytest.mark.skipif(bool(MISSING), reason=f"the local model needs {' and '.join(MISSING)}")
+async def test_a_real_small_model_speaks_every_dialect():
+    local = LocalConfig(context_tokens=256, parallel=1, start_timeout_s=60)
+    sampling = Sampling(temperature=0, max_tokens=8)
+    async with local_engine(local) as engine, rigged(engine, sampling=sampling) as rig:
+        for dialect in ALL:
+            for stream in (True, False):
+                async with rig.post("What is 2+3?", dialect=dialect, stream=stream) as answer:
+                    data = await answer.read()
+                    assert answer.status == 200, data
+                said = heard(dialect, data) if stream else DIALECTS[dialect].read_reply(data).message.text
+                assert said.strip()
+    trace = rig.trace.freeze(Stop.FINISHED)
+    assert trace.turns == 6
+    assert {node.message.text for node in trace.nodes if node.call < 0} == {"What is 2+3?"}

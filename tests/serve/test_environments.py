@@ -13,7 +13,7 @@ import pytest
 from rollwright.engines import EngineConfig, open_engine
 from rollwright.engines.scripted.config import ScriptedConfig
 from rollwright.rollouts import Environment
-from rollwright.serve import BrokerSettings, EnvClient, EnvironmentSpec, ServingError, serving
+from rollwright.serve import BrokerSettings, EnvClient, EnvironmentSpec, Unserved, serving
 from rollwright.serve.environments import HOST
 from rollwright.tasks import load_tasks, make_taskset
 
@@ -37,7 +37,7 @@ async def test_served_rollouts_equal_local_ones():
         stranger = type(tasks[0])(
             **{name: getattr(tasks[0], name) for name in tasks[0].__struct_fields__} | {"id": "x"}
         )
-        with pytest.raises(ServingError, match="'x' is not in the taskset"):
+        with pytest.raises(Unserved, match="'x' is not in the taskset"):
             await client.run(stranger)
     assert [[essence(trace) for trace in group] for group in served] == [
         [essence(trace) for trace in group] for group in expected

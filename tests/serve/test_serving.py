@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from serve_tasks import play
 
-from rollwright.serve import EnvClient, ServerLost, ServingError, SlotSettings, Trouble
+from rollwright.serve import EnvClient, ServerLost, SlotSettings, Trouble, Unserved
 from rollwright.wire import UsageError
 
 QUICK = SlotSettings(backoff_s=0.05, stall_after_s=0.4)
@@ -54,7 +54,7 @@ async def test_a_group_is_streamed_as_it_finishes(puppets):
 async def test_an_error_of_the_host_is_told_and_ends_nothing_else(puppets):
     async with puppets() as (_, client):
         neighbour = asyncio.create_task(client.run(play("sleep:0.3")))
-        with pytest.raises(ServingError, match="ValueError: no such thing") as caught:
+        with pytest.raises(Unserved, match="ValueError: no such thing") as caught:
             await client.run(play("broken"))
         assert caught.value.trouble is Trouble.BROKE
         assert (await neighbour).task_id == "sleep:0.3"
@@ -84,7 +84,7 @@ async def test_a_stopped_worker_is_dead_and_wakes_up_to_nothing(puppets, runs):
 
 async def test_a_request_that_kills_is_given_up_and_the_others_go_on(puppets, runs):
     async with puppets(slots=QUICK) as (_, client):
-        with pytest.raises(ServingError, match="poison was held by 3 workers") as caught:
+        with pytest.raises(Unserved, match="poison was held by 3 workers") as caught:
             await client.run(play("poison"))
         assert caught.value.trouble is Trouble.POISON
         assert len(runs()) == 3
@@ -132,7 +132,7 @@ async def test_cancelling_reaches_the_worker(puppets, runs, tmp_path):
 
 async def test_a_deadline_ends_the_work_too(puppets, tmp_path):
     async with puppets() as (_, client):
-        with pytest.raises(ServingError, match=r"took longer|TimeoutError") as caught:
+        with pytest.raises(Unserved, match=r"took longer|TimeoutError") as caught:
             await client.run(play("sleep:60"), timeout_s=0.3)
         assert caught.value.trouble is Trouble.TIMED_OUT
         await until(lambda: list(tmp_path.glob("cancelled-*")))
@@ -218,9 +218,9 @@ async def test_scaling_up_and_down(puppets):
             return len(await workers(client)) == 1
 
         await until_async(alone)
-        with pytest.raises(ServingError, match="scale takes a number"):
+        with pytest.raises(Unserved, match="scale takes a number"):
             await client.ask("scale", "many")
-        with pytest.raises(ServingError, match="has no order 'stats'; did you mean 'status'"):
+        with pytest.raises(Unserved, match="has no order 'stats'; did you mean 'status'"):
             await client.ask("stats")
 
 

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollwright.tasks import Task, ToolRefusal, call_tool, hooks_of, tool
+from rollwright.dialects import Hashes
+from rollwright.tasks import Task, Toolbox, ToolRefusal, hooks_of, tool
 from rollwright.wire import Image, RuntimeLost, TaskBroken, Text, ToolCall, ToolError, ToolResult
 
 
@@ -42,7 +43,7 @@ HOOKS = hooks_of(Box)
 
 async def call(name, arguments, state=None):
     supplies = {"state": {} if state is None else state, "runtime": None}
-    message = await call_tool(HOOKS.tool(name), BOX, ToolCall("c1", name, arguments), supplies)
+    message = await Toolbox(BOX, (), lambda: supplies, Hashes).call(ToolCall("c1", name, arguments))
     assert message.role == "tool"
     (result,) = message.parts
     assert isinstance(result, ToolResult)

@@ -26,6 +26,9 @@ class SseReader:
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """The payloads of the events that `chunk` completes."""
+        if not self._held_bytes and _is_one_event(chunk):
+            self._at_start = False
+            return [chunk[6:-2]]
         head, newline, rest = chunk.rpartition(b"\n")
         payloads: list[bytes] = []
         if newline:
@@ -59,6 +62,16 @@ class SseReader:
             elif text == b"data":
                 data.append(b"")
         return payloads
+
+
+def _is_one_event(chunk: bytes) -> bool:
+    """Nearly every piece of a stream is one event of one line, and nothing else."""
+    return (
+        chunk.startswith(b"data: ")
+        and chunk.endswith(b"\n\n")
+        and chunk.find(b"\n") == len(chunk) - 2
+        and chunk[-3:-2] != b"\r"
+    )
 
 
 def sse(payload: bytes, event: str = "") -> bytes:

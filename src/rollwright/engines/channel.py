@@ -228,28 +228,26 @@ class Channel:
         self, response: aiohttp.ClientResponse, journey: Journey, make_reader: Callable[[], StreamReader]
     ) -> AsyncGenerator[list[Event], None]:
         """Events as they arrive, those of one piece together."""
-        reader, content, received = make_reader(), response.content, 0
-        with Silence(content, journey.left_now_s(time.monotonic())) as silence:
-            wait_s = journey.attempt_s
-            while True:
+        reader, content, left = make_reader(), response.content, self._config.max_reply_bytes
+        wait_s, then_s = journey.attempt_s, self._config.stall_timeout_s
+        with Silence(content, journey.left_now_s(time.monotonic())) as silence, understood(self.endpoint):
+            while left >= 0:
                 silence.allow(wait_s)
                 chunk = await content.readany()
                 silence.rest()
-                wait_s = self._config.stall_timeout_s
-                received += len(chunk)
+                wait_s = then_s
+                if not chunk:
+                    reader.close()
+                    return
+                left -= len(chunk)
                 self.stats.bytes_received += len(chunk)
-                if received > self._config.max_reply_bytes:
-                    raise self._too_long()
-                with understood(self.endpoint):
-                    if not chunk:
-                        reader.close()
-                        return
-                    events = reader.feed(chunk)
+                events = reader.feed(chunk)
                 if events:
                     yield events
-                    if isinstance(events[-1], End):
+                    if type(events[-1]) is End:
                         await _read_tail(response)
                         return
+        raise self._too_long()
 
     async def _check_status(self, call: ModelCall, response: aiohttp.ClientResponse) -> None:
         if response.status == 200:

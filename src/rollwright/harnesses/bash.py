@@ -19,7 +19,7 @@ SCRIPT = Path(__file__).parent / "scripts" / "bash_agent.py"
 
 
 class BashConfig(HarnessConfig, frozen=True, kw_only=True, tag_field="kind", tag="bash"):
-    """An agent of our own with one tool, bash."""
+    """An agent of our own with one tool, bash, beside those of the task."""
 
     max_turns: int = 200
     """Model calls after which the agent stops by itself. limits.max_turns counts for every harness."""
@@ -38,6 +38,7 @@ class BashConfig(HarnessConfig, frozen=True, kw_only=True, tag_field="kind", tag
 
 class BashHarness(ProgramHarness):
     kind = "bash"
+    takes_tools = True
 
     def __init__(self, config: BashConfig | None = None) -> None:
         self.config = config or BashConfig()
@@ -52,9 +53,12 @@ class BashHarness(ProgramHarness):
             "command_timeout_s": config.command_timeout_s,
             "call_timeout_s": config.call_timeout_s,
         }
+        env = {"ROLLWRIGHT_URL": door.url, "ROLLWRIGHT_KEY": door.key}
+        if door.tools_url:
+            env |= {"ROLLWRIGHT_TOOLS_URL": door.tools_url, "ROLLWRIGHT_TOOLS_KEY": door.tools_key}
         result = await runtime.run_script(
             SCRIPT,
-            env={"ROLLWRIGHT_URL": door.url, "ROLLWRIGHT_KEY": door.key},
+            env=env,
             stdin=json.dumps(told).encode(),
             timeout_s=FOREVER_S,
             warm=True,

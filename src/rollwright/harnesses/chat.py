@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rollwright.tasks import call_respond, call_stops, call_tool
+from rollwright.tasks import call_respond, call_stops
 from rollwright.traces import Phase
 from rollwright.wire import Message, Stop
 
@@ -40,8 +40,7 @@ async def _next_words(around: Surroundings, answer: Message) -> Sequence[Message
     """What follows an answer: results of the tools it called, else what the task replies, else nothing."""
     task, hooks = around.task, around.hooks
     if answer.tool_calls:
-        # One after the other: tools share the rollout's state, and a model that calls two expects an order.
-        return [await call_tool(hooks.tool(call.name), task, call, around.supplies()) for call in answer.tool_calls]
+        return [await around.tools.call(call) for call in answer.tool_calls]
     if hooks.respond is None:
         return ()
     return await call_respond(hooks.respond, task, around.supplies())

@@ -11,6 +11,9 @@ from .agents import AgentConfig, AgentHarness, Start
 from .contract import Door
 from .programs import trouble_of
 
+_TOOLS_KEY = "ROLLWRIGHT_TOOLS_KEY"
+_TOOLS_SHOWN = {"ENABLE_TOOL_SEARCH": "false", "MCP_CONNECTION_NONBLOCKING": "0"}
+"""Else it hides tools behind a search of its own, and asks its model before it has heard which tools there are."""
 _QUIET = {
     "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
     "DISABLE_AUTOUPDATER": "1",
@@ -28,6 +31,7 @@ class ClaudeCodeConfig(AgentConfig, frozen=True, kw_only=True, tag_field="kind",
 class ClaudeCodeHarness(AgentHarness):
     kind = "claude-code"
     version = "2.1.325"
+    takes_tools = True
 
     def __init__(self, config: ClaudeCodeConfig | None = None) -> None:
         super().__init__(config or ClaudeCodeConfig())
@@ -41,6 +45,12 @@ class ClaudeCodeHarness(AgentHarness):
         if system:
             words += ["--append-system-prompt", system]
         env = {"ANTHROPIC_BASE_URL": door.url, "ANTHROPIC_API_KEY": door.key, **_QUIET, **_TRUST}
+        if door.tools_url:
+            # It fills in the variable itself, so the key is not on its command line.
+            auth = {"Authorization": f"Bearer ${{{_TOOLS_KEY}}}"}
+            server = {"type": "http", "url": door.tools_url, "headers": auth}
+            words += ["--strict-mcp-config", "--mcp-config", json.dumps({"mcpServers": {"rollwright": server}})]
+            env |= {_TOOLS_KEY: door.tools_key, **_TOOLS_SHOWN}
         return Start(tuple(words), env, prompt)
 
     def trouble(self, result: ExecResult) -> str:

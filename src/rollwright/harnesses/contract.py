@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from rollwright.tasks import Hooks, Task
+from rollwright.tasks import Hooks, Task, Toolbox
 from rollwright.traces import LiveTrace
 from rollwright.wire import Stop
 
@@ -23,17 +23,29 @@ class Door(msgspec.Struct, frozen=True):
     """Opens model calls of this rollout and nothing else. Every dialect carries it where it carries its API key."""
     state_key: str
     """Opens the rollout's tools and its task state. A program that only needs a model never learns it."""
+    tools_url: str = ""
+    """Where the rollout's tools are served by MCP; empty if it has none."""
+    tools_key: str = ""
+    """Opens the tools and nothing else."""
 
 
 class Surroundings:
     """The things of one rollout that a task's hooks may ask for by name, and the door for its program."""
 
     def __init__(
-        self, task: Task, hooks: Hooks, trace: LiveTrace, supplies: Mapping[str, Any], door: Door | None = None
+        self,
+        task: Task,
+        hooks: Hooks,
+        trace: LiveTrace,
+        supplies: Mapping[str, Any],
+        tools: Toolbox,
+        door: Door | None = None,
     ) -> None:
         self.task = task
         self.hooks = hooks
         self.trace = trace
+        self.tools = tools
+        """What the model may call: the task's own tools and the environment's."""
         self.door = door
         """Open where the harness asked for one by `needs_door`."""
         self._supplies = supplies

@@ -11,6 +11,7 @@ from .agents import AgentConfig, AgentHarness, Start
 from .contract import Door
 
 _KEY = "ROLLWRIGHT_KEY"
+_TOOLS_KEY = "ROLLWRIGHT_TOOLS_KEY"
 _QUIET = {
     "OPENCODE_DISABLE_AUTOUPDATE": "1",
     "OPENCODE_DISABLE_DEFAULT_PLUGINS": "1",
@@ -27,6 +28,7 @@ class OpenCodeConfig(AgentConfig, frozen=True, kw_only=True, tag_field="kind", t
 class OpenCodeHarness(AgentHarness):
     kind = "opencode"
     version = "1.18.33"
+    takes_tools = True
 
     def __init__(self, config: OpenCodeConfig | None = None) -> None:
         super().__init__(config or OpenCodeConfig())
@@ -53,5 +55,10 @@ class OpenCodeHarness(AgentHarness):
                 }
             },
         }
-        env = {"OPENCODE_CONFIG_CONTENT": json.dumps(settings), _KEY: door.key, **_QUIET}
+        secrets = {_KEY: door.key}
+        if door.tools_url:
+            secrets[_TOOLS_KEY] = door.tools_key
+            auth = {"Authorization": f"Bearer {{env:{_TOOLS_KEY}}}"}
+            settings["mcp"] = {"rollwright": {"type": "remote", "url": door.tools_url, "headers": auth}}
+        env = {"OPENCODE_CONFIG_CONTENT": json.dumps(settings), **secrets, **_QUIET}
         return Start(("run",), env, f"{system}\n\n{prompt}" if system else prompt)

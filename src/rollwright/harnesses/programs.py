@@ -47,6 +47,8 @@ class ProgramHarness:
     needs_runtime = True
     needs_door = True
     kind = "program"
+    takes_tools = False
+    """Whether its program is told where it finds tools by MCP."""
 
     async def run(self, session: Session, around: Surroundings) -> Stop:
         if around.door is None:
@@ -71,8 +73,8 @@ class ProgramHarness:
         hooks, task = around.hooks, around.task
         if hooks.respond is not None:
             raise HarnessError(f"task {task.id!r} answers its model (respond), which only the chat harness can carry")
-        if hooks.tools:
-            raise HarnessError(f"task {task.id!r} has tools of its own, which harness {self.kind!r} cannot offer")
+        if around.tools.specs and not self.takes_tools:
+            raise HarnessError(f"task {task.id!r} comes with tools, which harness {self.kind!r} cannot offer")
 
 
 async def _until_over(harness: ProgramHarness, session: Session, runtime: Runtime, around: Surroundings) -> Outcome:

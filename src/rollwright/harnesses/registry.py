@@ -18,6 +18,7 @@ from .command import CommandConfig, CommandHarness
 from .contract import Harness
 from .mini_swe import MiniSweConfig, MiniSweHarness
 from .opencode import OpenCodeConfig, OpenCodeHarness
+from .oracle import OracleConfig, OracleHarness
 from .programs import HarnessConfig
 
 
@@ -27,6 +28,7 @@ class ChatConfig(HarnessConfig, frozen=True, kw_only=True, tag_field="kind", tag
 
 HARNESS_KINDS: Mapping[str, type[HarnessConfig]] = {
     "chat": ChatConfig,
+    "oracle": OracleConfig,
     "bash": BashConfig,
     "command": CommandConfig,
     "codex": CodexConfig,
@@ -38,6 +40,7 @@ HARNESS_KINDS: Mapping[str, type[HarnessConfig]] = {
 
 _MAKERS: Mapping[type[HarnessConfig], Callable[[Any], Harness]] = {
     ChatConfig: lambda _: ChatHarness(),
+    OracleConfig: lambda _: OracleHarness(),
     BashConfig: BashHarness,
     CommandConfig: CommandHarness,
     CodexConfig: CodexHarness,

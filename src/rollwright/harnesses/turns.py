@@ -53,6 +53,7 @@ class Turn:
     async def complete(self) -> ModelReply | Refusal:
         """The whole answer, as the task lets it be seen."""
         session, trace = self._session, self._session.trace
+        trace.show(self.call.tools)
         number = trace.prepare(self.prompt, self.call.model)
         try:
             with trace.phase(Phase.MODEL):
@@ -82,6 +83,7 @@ class Turn:
 
     async def _streamed(self) -> AsyncGenerator[Event | Refusal, None]:
         session, trace, end = self._session, self._session.trace, None
+        trace.show(self.call.tools)
         number = trace.prepare(self.prompt, self.call.model)
         told = self.events
         try:

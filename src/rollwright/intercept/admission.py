@@ -51,6 +51,7 @@ class Admission:
     ) -> None:
         self.key = new_secret()
         self.state_key = new_secret()
+        self.tools_key = new_secret()
         self.session = session
         self.state = state
         self.routes = routes

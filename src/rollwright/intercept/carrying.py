@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
 from functools import partial
+from typing import cast
 
 import msgspec
 from aiohttp import web
@@ -22,6 +23,7 @@ from .delivery import Answer, Outlet
 from .exchange import Exchange
 from .keys import mark_of
 from .rejection import FINAL, Rejected, told
+from .turnstile import Turnstile
 
 OVER = "this rollout is over"
 
@@ -32,10 +34,12 @@ class Carrier:
     def __init__(self, config: InterceptConfig, bodies: Bodies) -> None:
         self._config = config
         self._bodies = bodies
+        self._turnstile = Turnstile()
 
     async def carry(
         self, request: Asked, dialect: Dialect, admission: Admission, task: asyncio.Task[object]
     ) -> web.StreamResponse:
+        await self._turnstile.enter()
         call = await self.read(request, dialect, admission)
         mark = mark_of(request.headers)
         found = admission.find(call, mark) if mark.again else None
@@ -65,8 +69,8 @@ class Carrier:
         try:
             if not exchange.call.stream:
                 return await _whole(dialect, admission, exchange, turn)
-            tell = partial(_tell, admission, exchange, turn)
-            return await self._stream(request, dialect, exchange.call, turn.stream(), tell)
+            ending = partial(_keep, admission, exchange, turn)
+            return await self._stream(request, dialect, exchange.call, turn.stream(), exchange, ending)
         except RolloutError as error:
             exchange.settle(bare(error))
             raise told(error) from error
@@ -101,17 +105,24 @@ class Carrier:
         dialect: Dialect,
         call: ModelCall,
         events: AsyncGenerator[Event | Refusal, None],
-        tell: Callable[[Event | Refusal], None] = lambda event: None,
+        driven: Exchange | None = None,
+        ending: Callable[[], None] = lambda: None,
     ) -> web.StreamResponse:
-        """Deliver events as they come. Once something was delivered, what goes wrong is told within the stream."""
+        """Deliver events as they come. Once something was delivered, what goes wrong is told within the stream. Those
+        who follow `driven` hear of each event, and `ending` is called before its end is told."""
         outlet = request.outlet = Outlet(request, dialect.stream_writer(call), self._config.keepalive_s)
         try:
             async with aclosing(events):
                 async for event in events:
-                    tell(event)
-                    if isinstance(event, Refusal):
+                    if type(event) is End:
+                        ending()
+                    elif type(event) is Refusal:
+                        if driven is not None:
+                            driven.settle(event)
                         raise _refused(event)
-                    outlet.put(event)
+                    elif driven is not None and driven.followers:
+                        driven.grown()
+                    outlet.put(cast(Event, event))
                     if outlet.clogged:
                         await self._drain(request, outlet)
         except (RolloutError, WireError, Rejected) as error:
@@ -156,15 +167,11 @@ async def _whole(dialect: Dialect, admission: Admission, exchange: Exchange, tur
     return _answer(dialect, exchange.call, reply)
 
 
-def _tell(admission: Admission, exchange: Exchange, turn: Turn, event: Event | Refusal) -> None:
-    """Let all who follow the call know. The answer is kept before its end is told."""
-    if isinstance(event, Refusal):
-        exchange.settle(event)
-    elif type(event) is End and turn.reply is not None:
-        admission.keep(exchange, turn, turn.reply)
-        exchange.settle(turn.reply)
-    else:
-        exchange.grown()
+def _keep(admission: Admission, exchange: Exchange, turn: Turn) -> None:
+    """The answer is whole and on record: keep it, before its end is told, for those who follow or ask again."""
+    assert turn.reply is not None
+    admission.keep(exchange, turn, turn.reply)
+    exchange.settle(turn.reply)
 
 
 async def _again(events: Iterable[Event]) -> AsyncGenerator[Event | Refusal, None]:

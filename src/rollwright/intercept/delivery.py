@@ -77,23 +77,20 @@ class Outlet(web.StreamResponse):
         self._closes = not self._chunked or not request.keep_alive
         self._keepalive_s = keepalive_s
         self._loop = asyncio.get_running_loop()
-        self._written_at = self._loop.time()
+        self._began_at = self._loop.time()
+        self._written_at = -1.0
         self._timer: asyncio.TimerHandle | None = self._loop.call_later(keepalive_s, self._tick)
         self._pending: list[bytes] = []
         """Written in this turn of the loop."""
         self._pending_bytes = 0
         self._head_sent = False
         self.begun = False
+        self.clogged = False
+        """The client does not take what is written for it."""
 
     @property
     def keep_alive(self) -> bool:
         return not self._closes
-
-    @property
-    def clogged(self) -> bool:
-        """The client does not take what is written for it."""
-        protocol = self._request.protocol
-        return protocol.writing_paused and self._request.transport is not None
 
     def put(self, event: Event) -> None:
         data = self._writer.write(event)
@@ -108,6 +105,7 @@ class Outlet(web.StreamResponse):
         """Wait until the client has taken most of it; TimeoutError if it does not."""
         async with asyncio.timeout(within_s):
             await self._request.writer.drain()
+        self.clogged = False
 
     def close(self) -> None:
         """Nothing is written by itself from now on. Idempotent."""
@@ -129,14 +127,15 @@ class Outlet(web.StreamResponse):
         return self._writer.open()
 
     def _write(self, data: bytes) -> None:
-        """What is written in one turn of the loop leaves together at its end: a system call costs as much as all the
-        rest of an event."""
+        """The first event of a turn of the loop leaves at once, what follows in the same turn together at its end: a
+        system call costs as much as all the rest of an event."""
         if not data:
             return
         self._pending.append(data)
         self._pending_bytes += len(data)
-        if self._pending_bytes > _ONE_WRITE_BYTES:
-            # An engine that never waits must not fill the memory while the loop stands still.
+        if self._written_at != self._loop.time() or self._pending_bytes > _ONE_WRITE_BYTES:
+            # The first of a turn, whose time stands still in loops that gather; or an engine that never waits, which
+            # must not fill the memory.
             self._flush()
         elif len(self._pending) == 1:
             self._loop.call_soon(self._flush)
@@ -157,6 +156,7 @@ class Outlet(web.StreamResponse):
         if data:
             transport.write(data)
             self._written_at = self._loop.time()
+            self.clogged = self._request.protocol.writing_paused
 
     def _head(self) -> bytes:
         coding = b"Transfer-Encoding: chunked\r\n" if self._chunked else b""
@@ -164,7 +164,7 @@ class Outlet(web.StreamResponse):
         return b"HTTP/1.1 200 OK\r\n%b%b%b\r\n" % (_STREAM_FIELDS, coding, last)
 
     def _tick(self) -> None:
-        silent_s = self._loop.time() - self._written_at
+        silent_s = self._loop.time() - max(self._written_at, self._began_at)
         # A hair less than the interval still counts: timers of some loops come a little early.
         if silent_s >= 0.99 * self._keepalive_s:
             self._write(KEEPALIVE if self.begun else self._begin() + KEEPALIVE)

@@ -16,6 +16,7 @@ from aiohttp import web
 
 from rollwright.dialects import DIALECTS, Dialect, write_models
 from rollwright.harnesses import Door, Session
+from rollwright.tasks import Toolbox
 
 from .admission import Admission, StateRoute
 from .bodies import Bodies
@@ -27,6 +28,7 @@ from .delivery import Answer
 from .keys import key_in
 from .rejection import FINAL, Rejected
 from .statebook import STATE_PATH, serve_state
+from .toolbench import TOOLS_PATH, Toolbench
 
 _CLOSE_S = 0.05
 _CHAT, _MESSAGES = DIALECTS["chat"], DIALECTS["messages"]
@@ -48,6 +50,7 @@ class Interceptor:
         self._carrier = Carrier(self.config, self._bodies)
         self._by_key: dict[str, Admission] = {}
         self._by_state_key: dict[str, Admission] = {}
+        self._by_tools_key: dict[str, Admission] = {}
         self._runner: web.ServerRunner | None = None
 
     def __repr__(self) -> str:
@@ -85,20 +88,33 @@ class Interceptor:
         url: str = "",
         state: dict[str, Any] | None = None,
         routes: Mapping[str, StateRoute] | None = None,
+        tools: Toolbox | None = None,
     ) -> AsyncIterator[Door]:
         """Let the programs of one rollout in until the block ends; then its secrets open nothing and no call of it is
-        open. `url` is the address as they see it; `routes` are paths that the state key opens besides the state."""
-        admission = Admission(session, {} if state is None else state, routes or {}, self.config.kept_answers)
+        open. `url` is the address as they see it; `routes` are paths that the state key opens besides the state;
+        `tools`, if there are any, are served by MCP."""
+        opens = dict(routes or {})
+        if tools is not None and tools.specs:
+            opens[TOOLS_PATH] = Toolbench(tools, session, self._bodies).serve
+        admission = Admission(session, {} if state is None else state, opens, self.config.kept_answers)
         self._by_key[admission.key] = admission
         self._by_state_key[admission.state_key] = admission
+        self._by_tools_key[admission.tools_key] = admission
         try:
-            yield Door((url or self.url).rstrip("/"), admission.key, admission.state_key)
+            yield self._door(admission, (url or self.url).rstrip("/"))
         finally:
             await self._dismiss(admission)
+
+    @staticmethod
+    def _door(admission: Admission, url: str) -> Door:
+        if TOOLS_PATH not in admission.routes:
+            return Door(url, admission.key, admission.state_key)
+        return Door(url, admission.key, admission.state_key, url + TOOLS_PATH, admission.tools_key)
 
     async def _dismiss(self, admission: Admission) -> None:
         self._by_key.pop(admission.key, None)
         self._by_state_key.pop(admission.state_key, None)
+        self._by_tools_key.pop(admission.tools_key, None)
         await admission.seal()
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -149,13 +165,13 @@ class Interceptor:
 
     def _admission(self, request: Asked, path: str) -> Admission:
         key = key_in(request.headers)
-        if path.startswith("/rollout/"):
-            found, other = self._by_state_key.get(key), self._by_key
-        else:
-            found, other = self._by_key.get(key), self._by_state_key
-        if found is not None:
-            return found
-        if key in other:
+        keyrings = [self._by_state_key] if path.startswith("/rollout/") else [self._by_key]
+        if path == TOOLS_PATH:
+            keyrings.append(self._by_tools_key)
+        for keyring in keyrings:
+            if key in keyring:
+                return keyring[key]
+        if key in self._by_key or key in self._by_state_key or key in self._by_tools_key:
             raise Rejected(403, "this key opens something else of its rollout", headers=FINAL)
         what = "the key is wrong, or its rollout is over" if key else "there is no key"
         raise Rejected(401, what, headers=FINAL)

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from rollwright.harnesses import Limits
 from rollwright.runtimes import Runtime, RuntimeConfig, RuntimePool, make_runtime, runtime_config
 from rollwright.tasks import Task
 from rollwright.traces import LiveTrace
@@ -27,6 +28,12 @@ def config_for(task: Task, config: RuntimeConfig) -> RuntimeConfig:
     except Exception as error:  # The border to the author's code.
         raise TaskBroken(f"runtime_settings of {task.id!r} raised {type(error).__name__}: {error}") from error
     return _over(task.id, config, wanted) if wanted else config
+
+
+def limits_for(task: Task, limits: Limits) -> Limits:
+    """The run's limits with what `task` sets over them."""
+    wanted = dict(task.limit_settings())
+    return msgspec.structs.replace(limits, **wanted) if wanted else limits
 
 
 def _over(task_id: str, config: RuntimeConfig, wanted: Mapping[str, Any]) -> RuntimeConfig:

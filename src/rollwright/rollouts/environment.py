@@ -12,11 +12,11 @@ from rollwright.engines import Engine
 from rollwright.harnesses import ChatHarness, Harness, Limits, Session
 from rollwright.intercept import InterceptConfig, Interceptor
 from rollwright.runtimes import PoolConfig, Runtime, RuntimeConfig, RuntimePool, SubprocessConfig
-from rollwright.tasks import Task, Taskset, call_group, hooks_of
+from rollwright.tasks import Task, Taskset, Toolset, call_group, hooks_of, opened
 from rollwright.traces import LiveTrace
 from rollwright.wire import Failure, RolloutError, Sampling, Score, Stop, Trace
 
-from .boxes import fresh_box, leased_box
+from .boxes import fresh_box, leased_box, limits_for
 from .rollout import Finished, Rollout, weighted
 from .sweeping import sweeping
 
@@ -33,6 +33,7 @@ class Environment:
         limits: Limits | None = None,
         pool: PoolConfig | None = None,
         intercept: InterceptConfig | None = None,
+        toolsets: Sequence[Toolset] = (),
     ) -> None:
         self.taskset = taskset
         self.harness: Harness = harness or ChatHarness()
@@ -40,6 +41,8 @@ class Environment:
         self.limits = limits or Limits()
         self.pool = pool or PoolConfig()
         self.intercept = intercept or InterceptConfig()
+        self.toolsets = tuple(toolsets)
+        """Tools for every rollout, besides those that the taskset brings."""
 
     @asynccontextmanager
     async def serving(
@@ -57,9 +60,14 @@ class Environment:
             interceptor = None
             if self.harness.needs_door:
                 interceptor = await stack.enter_async_context(Interceptor(self.intercept))
-            serving = Serving(self, engine, model, sampling or Sampling(), return_tokens, pool, interceptor)
+            toolsets = await stack.enter_async_context(opened(self._all_toolsets()))
+            serving = Serving(self, engine, model, sampling or Sampling(), return_tokens, pool, interceptor, toolsets)
             stack.push_async_callback(serving.close)
             yield serving
+
+    def _all_toolsets(self) -> tuple[Toolset, ...]:
+        brought = self.taskset.toolsets() if isinstance(self.taskset, Taskset) else ()
+        return (*brought, *self.toolsets)
 
 
 class Serving:
@@ -74,6 +82,7 @@ class Serving:
         return_tokens: bool,
         pool: RuntimePool | None = None,
         interceptor: Interceptor | None = None,
+        toolsets: Sequence[Toolset] = (),
     ) -> None:
         self._environment = environment
         self._engine = engine
@@ -81,6 +90,7 @@ class Serving:
         self._sampling = sampling
         self._return_tokens = return_tokens
         self._running: set[asyncio.Task[Finished]] = set()
+        self._toolsets = toolsets
         self.pool = pool
         """Where boxes come from; None if each rollout has its own."""
         self.interceptor = interceptor
@@ -133,20 +143,24 @@ class Serving:
 
     async def _rollout(self, task: Task, attempt: int, kept: ExitStack) -> Finished:
         environment = self._environment
+        limits = limits_for(task, environment.limits)
         trace = LiveTrace(task.id, attempt)
         session = Session(
             self._engine,
             trace,
             model=self._model,
             sampling=self._sampling,
-            limits=environment.limits,
+            limits=limits,
             return_tokens=self._return_tokens,
         )
         kept.callback(session.close)
-        boxed = environment.harness.needs_runtime or hooks_of(type(task)).needs_runtime
-        box = self._box(task, trace) if boxed else None
-        rollout = Rollout(task, trace, session, environment.harness, environment.limits, box, self.interceptor)
+        box = self._box(task, trace) if self._needs_box(task) else None
+        rollout = Rollout(task, trace, session, environment.harness, limits, box, self.interceptor, self._toolsets)
         return await rollout.run()
+
+    def _needs_box(self, task: Task) -> bool:
+        tools = any(toolset.needs_runtime for toolset in self._toolsets)
+        return tools or self._environment.harness.needs_runtime or hooks_of(type(task)).needs_runtime
 
     def _box(self, task: Task, trace: LiveTrace) -> AbstractAsyncContextManager[Runtime]:
         environment = self._environment

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeVar
 
@@ -16,7 +16,7 @@ import msgspec
 from rollwright.harnesses import Door, Harness, Limits, Session, Surroundings, guard_of
 from rollwright.intercept import Interceptor
 from rollwright.runtimes import Runtime, shielded
-from rollwright.tasks import Hook, Hooks, Task, call_hook, call_scores, hooks_of
+from rollwright.tasks import Hook, Hooks, Task, Toolbox, Toolset, call_hook, call_scores, hooks_of, leave_all
 from rollwright.traces import LiveTrace, Phase
 from rollwright.wire import Failure, HarnessError, RolloutError, Score, Stop, TaskBroken, Trace
 
@@ -48,6 +48,7 @@ class Rollout:
         limits: Limits,
         box: AbstractAsyncContextManager[Runtime] | None,
         interceptor: Interceptor | None = None,
+        toolsets: Sequence[Toolset] = (),
     ) -> None:
         self._task = task
         self._hooks: Hooks = hooks_of(type(task))
@@ -57,22 +58,34 @@ class Rollout:
         self._limits = limits
         self._box = box
         self._interceptor = interceptor
+        self._toolsets = toolsets
         self._state: dict[str, Any] = {}
         self._supplies: dict[str, Any] = {"state": self._state}
 
     async def run(self) -> Finished:
-        self._trace.tools = self._hooks.tool_specs
         self._trace.info = dict(self._task.info)
         stop, scores, failure = Stop.FAILED, dict[str, Score](), None
         try:
-            async with self._boxed():
-                stop = await self._converse()
+            async with self._equipped() as tools, self._boxed():
+                stop = await self._converse(tools)
                 scores = await self._score(stop)
         except RolloutError as error:
             stop, scores, failure = Stop.FAILED, {}, Failure.of(error)
             log.debug("%s#%d failed: %s", self._task.id, self._trace.attempt, error)
         trace = self._trace.freeze(stop, scores=scores, reward=weighted(scores), failure=failure)
         return Finished(trace, self._state)
+
+    @asynccontextmanager
+    async def _equipped(self) -> AsyncIterator[Toolbox]:
+        tools = Toolbox(self._task, self._toolsets, self._supplied, lambda: self._session.images)
+        if not self._harness.needs_door:
+            # A program shows its model tools of its own, under names of its own; each of its calls tells them.
+            self._trace.tools = tools.specs
+        try:
+            yield tools
+        finally:
+            if self._toolsets:
+                await shielded(leave_all(self._toolsets, tools.rollout), within_s=CLEANUP_S)
 
     @asynccontextmanager
     async def _boxed(self) -> AsyncIterator[None]:
@@ -93,11 +106,11 @@ class Rollout:
         assert self._box is not None
         await self._box.__aexit__(None, None, None)
 
-    async def _converse(self) -> Stop:
+    async def _converse(self, tools: Toolbox) -> Stop:
         with self._trace.phase(Phase.SETUP):
             await self._hook(self._hooks.setup, self._limits.setup_timeout_s, "setup")
         try:
-            stop = await self._drive()
+            stop = await self._drive(tools)
         except HarnessError:
             # A program whose call was refused or failed may well break over it. That is not where it began.
             if self._session.broken is None and self._session.stopped is None:
@@ -107,10 +120,10 @@ class Rollout:
             raise self._session.broken
         return self._session.stopped or stop if stop is Stop.FINISHED else stop
 
-    async def _drive(self) -> Stop:
+    async def _drive(self, tools: Toolbox) -> Stop:
         try:
-            async with asyncio.timeout(self._limits.timeout_s) as clock, self._door() as door:
-                around = Surroundings(self._task, self._hooks, self._trace, self._supplies, door)
+            async with asyncio.timeout(self._limits.timeout_s) as clock, self._door(tools) as door:
+                around = Surroundings(self._task, self._hooks, self._trace, self._supplies, tools, door)
                 self._session.guard = guard_of(around)
                 return await self._harness.run(self._session, around)
         except TimeoutError as error:
@@ -123,14 +136,15 @@ class Rollout:
             raise HarnessError(f"the harness raised {type(error).__name__}: {error}") from error
 
     @asynccontextmanager
-    async def _door(self) -> AsyncIterator[Door | None]:
+    async def _door(self, tools: Toolbox) -> AsyncIterator[Door | None]:
         """Where the program finds its model, as seen from where it runs. Afterwards no call of it is open."""
         if self._interceptor is None:
             yield None
             return
         runtime: Runtime | None = self._supplies.get("runtime")
         url = await runtime.forward(self._interceptor.port) if runtime and self._harness.needs_runtime else ""
-        async with self._interceptor.admit(self._session, url=url, state=self._state) as door:
+        admitted = self._interceptor.admit(self._session, url=url, state=self._state, tools=tools)
+        async with admitted as door:
             yield door
 
     async def _score(self, stop: Stop) -> dict[str, Score]:
@@ -146,8 +160,11 @@ class Rollout:
 
     async def _hook(self, hook: Hook | None, timeout_s: float, what: str) -> None:
         if hook is not None:
-            supplies = {**self._supplies, "trace": self._trace, "reply": self._trace.reply}
-            await _within(timeout_s, call_hook(hook, self._task, supplies), TaskBroken, what)
+            await _within(timeout_s, call_hook(hook, self._task, self._supplied()), TaskBroken, what)
+
+    def _supplied(self) -> dict[str, Any]:
+        """What hooks may ask for, as of now."""
+        return {**self._supplies, "trace": self._trace, "reply": self._trace.reply}
 
 
 def weighted(scores: dict[str, Score]) -> float:

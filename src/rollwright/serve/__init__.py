@@ -4,8 +4,8 @@ from .broker import BrokerSettings as BrokerSettings
 from .client import EnvClient as EnvClient
 from .environments import EnvironmentSpec as EnvironmentSpec
 from .protocol import ServerLost as ServerLost
-from .protocol import ServingError as ServingError
 from .protocol import Trouble as Trouble
+from .protocol import Unserved as Unserved
 from .server import Server as Server
 from .server import serving as serving
 from .slots import SlotSettings as SlotSettings

@@ -1,6 +1,6 @@
 """EnvClient: a served environment as it looks from elsewhere. It has the same verbs as one served in this process.
 
-Every request has a deadline and ends: with traces, with a ServingError that says why it has none, or with ServerLost
+Every request has a deadline and ends: with traces, with a Unserved that says why it has none, or with ServerLost
 where nobody is left to serve any. When the broker dies and is born again within `patience_s`, what was asked of it is
 asked again; nothing is delivered twice, because the answers of an earlier life are addressed to numbers that nobody
 waits for.
@@ -30,10 +30,10 @@ from .protocol import (
     Job,
     Part,
     ServerLost,
-    ServingError,
     Submit,
     Told,
     Trouble,
+    Unserved,
     Voided,
     amend,
     failure_of,
@@ -117,7 +117,7 @@ class EnvClient:
             await self._link.close()
 
     async def run(self, task: Task, attempt: int = 0, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> Trace:
-        """One rollout. A failed one is a trace with a failure; ServingError if none came back."""
+        """One rollout. A failed one is a trace with a failure; Unserved if none came back."""
         (trace,) = await self.run_attempts(task, [attempt], timeout_s=timeout_s)
         return trace
 
@@ -176,7 +176,7 @@ class EnvClient:
                 await self._window.enter(len(attempts))
         except TimeoutError as error:
             words = f"{task.id} found no room within {timeout_s:g} s"
-            raise ServingError(words, Trouble.OVERLOADED) from error
+            raise Unserved(words, Trouble.OVERLOADED) from error
         try:
             return await self._ask_for(task.id, job, together, deadline, on_trace)
         finally:
@@ -194,7 +194,7 @@ class EnvClient:
             async with asyncio.timeout(left_s + 10.0):
                 return await pending.over
         except TimeoutError as error:
-            raise ServingError(f"{label} was not answered within {left_s:g} s", Trouble.TIMED_OUT) from error
+            raise Unserved(f"{label} was not answered within {left_s:g} s", Trouble.TIMED_OUT) from error
         finally:
             if self._pending.pop(pending.asked.request, None) is not None and not self._closed:
                 self._link.send(Cancel(pending.asked.request))
@@ -208,7 +208,7 @@ class EnvClient:
             async with asyncio.timeout(timeout_s):
                 return await answer
         except TimeoutError as error:
-            raise ServingError(f"the server did not answer {verb!r} within {timeout_s:g} s") from error
+            raise Unserved(f"the server did not answer {verb!r} within {timeout_s:g} s") from error
         finally:
             del self._questions[number]
 
@@ -225,7 +225,7 @@ class EnvClient:
             self._apply(pending, said, [frame.buffer for frame in frames])
         except WireError as error:
             self._forget(pending)
-            pending.fail(ServingError(f"{pending.asked.label} came back damaged: {error}"))
+            pending.fail(Unserved(f"{pending.asked.label} came back damaged: {error}"))
             self._link.send(Cancel(said.request))
 
     def _apply(self, pending: _Pending, said: Any, frames: Sequence[Buffer]) -> None:
@@ -248,7 +248,7 @@ class EnvClient:
         if answer is None or answer.done():
             return
         if said.error:
-            answer.set_exception(ServingError(said.error, Trouble.REFUSED))
+            answer.set_exception(Unserved(said.error, Trouble.REFUSED))
         else:
             answer.set_result(msgspec.json.decode(frames[0].buffer))
 

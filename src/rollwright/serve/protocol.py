@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from rollwright.wire import Failure, Layer, RolloutError, RollwrightError, Score, Stop, Trace, WireError
+from rollwright.wire import Failure, RollwrightError, Score, ServingError, Stop, Trace, WireError
 from rollwright.wire.codec import Buffer
 
 VERSION = 1
@@ -231,10 +231,8 @@ class Ending(msgspec.Struct, frozen=True, gc=False):
     amendments: tuple[Amendment, ...] = ()
 
 
-class ServingError(RolloutError):
+class Unserved(ServingError):
     """One request came back without a result. `trouble` says why."""
-
-    layer = Layer.SERVING
 
     def __init__(self, message: str, trouble: Trouble = Trouble.BROKE) -> None:
         super().__init__(message)
@@ -245,10 +243,10 @@ class ServerLost(RollwrightError):
     """There is nobody left who could serve anything: no worker, no broker, or no way in. The run is over."""
 
 
-def failure_of(said: Failed) -> ServingError | ServerLost:
+def failure_of(said: Failed) -> Unserved | ServerLost:
     if said.trouble is Trouble.NO_WORKERS:
         return ServerLost(said.message)
-    return ServingError(said.message, said.trouble)
+    return Unserved(said.message, said.trouble)
 
 
 def amend(traces: Sequence[Trace], ending: Ending) -> list[Trace]:

@@ -25,7 +25,7 @@ from rollwright.wire import UsageError
 
 from .broker import BrokerSettings
 from .client import EnvClient
-from .protocol import ServerLost, ServingError
+from .protocol import ServerLost, Unserved
 from .wiring import Address, Locks, local_locks, tcp_locks
 
 log = logging.getLogger("rollwright.serve")
@@ -154,7 +154,7 @@ class Server:
             while True:
                 await client.ask("status", timeout_s=2.0)
                 await asyncio.sleep(0.5)
-        except ServingError:
+        except Unserved:
             return
         finally:
             await client.close()

@@ -22,8 +22,14 @@ from .task import Task as Task
 from .task import TraceView as TraceView
 from .taskset import Taskset as Taskset
 from .taskset import load_tasks as load_tasks
+from .toolbox import Toolbox as Toolbox
+from .tools import Gallery as Gallery
+from .tools import Picture as Picture
 from .tools import ToolHook as ToolHook
 from .tools import ToolRefusal as ToolRefusal
+from .toolset import Toolset as Toolset
+from .toolset import leave_all as leave_all
+from .toolset import opened as opened
 from .watching import Refuse as Refuse
 from .watching import call_on_request as call_on_request
 from .watching import call_on_response as call_on_response

@@ -20,11 +20,10 @@ import numpy as np
 
 from rollwright.wire import Message, RolloutError, Score, TaskBroken, ToolCall, ToolError, user
 
-from .hooks import hooks_of
 from .marks import Hook
 from .task import Task, TraceView
 from .threads import HOOK_THREADS
-from .tools import ToolHook, ToolRefusal, read_arguments, refusal, show_result
+from .tools import Gallery, ToolHook, ToolRefusal, read_arguments, refusal, show_result
 
 
 async def call_hook(hook: Hook, task: Task, supplies: Mapping[str, Any]) -> Any:
@@ -69,17 +68,16 @@ async def call_group(
     return scores
 
 
-async def call_tool(hook: ToolHook | None, task: Task, call: ToolCall, supplies: Mapping[str, Any]) -> Message:
-    """The result of a model's call, as a message of role tool. With no hook, the model hears which tools exist."""
-    if hook is None:
-        names = ", ".join(known.name for known in hooks_of(type(task)).tools) or "none"
-        return refusal(call, f"There is no tool {call.name!r}. The tools are: {names}.")
+async def call_tool(
+    hook: ToolHook, owner: object, call: ToolCall, supplies: Mapping[str, Any], gallery: Gallery | None = None
+) -> Message:
+    """The result of a model's call, as a message of role tool."""
     try:
         arguments = read_arguments(hook, call)
-        value = await _run(hook, partial(hook.function, task, **hook.injected(supplies), **arguments))
+        value = await _run(hook, partial(hook.function, owner, **hook.injected(supplies), **arguments))
     except ToolRefusal as no:
         return refusal(call, str(no))
-    return show_result(hook, call, value)
+    return show_result(hook, call, value, gallery)
 
 
 async def _call_all(hooks: Sequence[Hook], task: Task, supplies: Mapping[str, Any]) -> list[Any]:

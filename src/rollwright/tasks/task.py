@@ -69,6 +69,10 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
         alike share them where boxes are pooled."""
         return {}
 
+    def limit_settings(self) -> Mapping[str, Any]:
+        """Limits of this task's rollouts over those of the run, such as its `timeout_s`."""
+        return {}
+
     def oracle(self, messages: Sequence[Message]) -> Message | None:
         """The ideal next answer, for the scripted engine and self-checks; None if the task knows none."""
         return None

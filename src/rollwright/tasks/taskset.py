@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 import msgspec
@@ -12,6 +12,7 @@ from rollwright.wire import RollwrightError, TaskBroken, UsageError
 
 from .hooks import hooks_of
 from .task import Task
+from .toolset import Toolset
 
 
 class Taskset(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -23,6 +24,10 @@ class Taskset(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     def tasks(self) -> Iterable[Task]:
         """The tasks, in an order that is the same every time. May read files; never runs on an event loop."""
         raise NotImplementedError(f"{type(self).__name__} has no method 'tasks'")
+
+    def toolsets(self) -> Sequence[Toolset]:
+        """Tools that all rollouts share, made anew for each run and opened with it."""
+        return ()
 
 
 def load_tasks(taskset: Taskset) -> list[Task]:

@@ -10,17 +10,41 @@ import inspect
 import typing
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
-from rollwright.wire import Image, Message, TaskBroken, Text, ToolCall, ToolError, ToolResult, ToolSpec, tool_result
+from rollwright.wire import (
+    Image,
+    Message,
+    TaskBroken,
+    Text,
+    ToolCall,
+    ToolError,
+    ToolResult,
+    ToolSpec,
+    WireError,
+    tool_result,
+)
 
 from .marks import ROLLOUT_NAMES, Hook, HookKind, argument_names, plain_method
 
 
 class ToolRefusal(Exception):
     """Raised by a tool to tell the model no. The message is what the model reads."""
+
+
+class Picture(msgspec.Struct, frozen=True):
+    """What a tool returns to show the model an image, alone or in a list with `Text`."""
+
+    data: bytes
+    media_type: str = "image/png"
+
+
+class Gallery(Protocol):
+    """Where the bytes of images are kept while a rollout needs them."""
+
+    def put(self, data: bytes, media_type: str) -> Image: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,18 +54,18 @@ class ToolHook(Hook):
     """What the model's JSON is decoded into."""
 
 
-def read_tool(owner: type, name: str) -> ToolHook:
-    """The method `name` of `owner` as a tool. Injected names are ours; every other argument is the model's."""
+def read_tool(owner: type, name: str, ours: Sequence[str] = ROLLOUT_NAMES) -> ToolHook:
+    """The method `name` of `owner` as a tool. The names `ours` are injected; every other argument is the model's."""
     function = plain_method(owner, name, HookKind.TOOL)
     names = argument_names(owner, name, HookKind.TOOL, function)
-    asked = [argument for argument in names if argument not in ROLLOUT_NAMES]
+    asked = [argument for argument in names if argument not in ours]
     arguments = _arguments_type(owner, name, function, asked)
     return ToolHook(
         name=name,
         kind=HookKind.TOOL,
         owner=owner.__name__,
         function=function,
-        wants=tuple(argument for argument in names if argument in ROLLOUT_NAMES),
+        wants=tuple(argument for argument in names if argument in ours),
         is_async=inspect.iscoroutinefunction(function),
         spec=ToolSpec(name, inspect.getdoc(function) or "", _schema(owner, name, arguments)),
         arguments=arguments,
@@ -88,17 +112,29 @@ def read_arguments(hook: ToolHook, call: ToolCall) -> dict[str, Any]:
     return {field: getattr(read, field) for field in hook.arguments.__struct_fields__}
 
 
-def show_result(hook: ToolHook, call: ToolCall, value: Any) -> Message:
-    """What a tool returned, as the model sees it: text as it is, parts as they are, anything else as JSON."""
+def show_result(hook: ToolHook, call: ToolCall, value: Any, gallery: Gallery | None = None) -> Message:
+    """What a tool returned, as the model sees it: text as it is, parts as they are, anything else as JSON. Pictures go
+    into the gallery, and the model is shown them by their hash."""
     if value is None or isinstance(value, str):
         return tool_result(call.id, value or "")
-    parts = (value,) if isinstance(value, Text | Image) else value
-    if isinstance(parts, list | tuple) and parts and all(isinstance(part, Text | Image) for part in parts):
-        return Message("tool", (ToolResult(call.id, tuple(parts)),))
+    parts = (value,) if isinstance(value, Text | Image | Picture) else value
+    if isinstance(parts, list | tuple) and parts and all(isinstance(part, Text | Image | Picture) for part in parts):
+        return Message("tool", (ToolResult(call.id, tuple(_hung(hook, part, gallery) for part in parts)),))
     try:
         return tool_result(call.id, msgspec.json.encode(value).decode())
     except (TypeError, ValueError, RecursionError) as error:
         raise ToolError(f"{hook.label} returned {type(value).__name__}, which does not go into JSON") from error
+
+
+def _hung(hook: ToolHook, part: Text | Image | Picture, gallery: Gallery | None) -> Text | Image:
+    if not isinstance(part, Picture):
+        return part
+    if gallery is None:
+        raise ToolError(f"{hook.label} returned a picture where there is no place for one")
+    try:
+        return gallery.put(part.data, part.media_type)
+    except WireError as error:
+        raise ToolError(f"{hook.label} returned a picture that is none: {error}") from error
 
 
 def refusal(call: ToolCall, text: str) -> Message:

@@ -41,6 +41,7 @@ class LiveTrace:
         self._open: set[int] = set()
         self._tapes = Tapes()
         self._tip = -1
+        self._shown: tuple[ToolSpec, ...] = ()
         self._inexact = ""
         """The first reason for which tokens prove nothing."""
 
@@ -90,6 +91,14 @@ class LiveTrace:
                 return nodes[-1], covered
             nodes = twins
         return nodes[-1], len(messages)
+
+    def show(self, tools: tuple[ToolSpec, ...]) -> None:
+        """Put on record which tools the model is shown. A program has its own; each name is kept once."""
+        if tools is self._shown:
+            return
+        self._shown = tools
+        known = {tool.name for tool in self.tools}
+        self.tools += tuple(tool for tool in tools if tool.name not in known)
 
     def prepare(self, prompt: int, model: str) -> int:
         """Put on record that the engine is about to be asked, and return the call's number."""

@@ -28,6 +28,7 @@ from .errors import RolloutError as RolloutError
 from .errors import RollwrightError as RollwrightError
 from .errors import RuntimeFault as RuntimeFault
 from .errors import RuntimeLost as RuntimeLost
+from .errors import ServingError as ServingError
 from .errors import TaskBroken as TaskBroken
 from .errors import ToolError as ToolError
 from .errors import UsageError as UsageError

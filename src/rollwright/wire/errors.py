@@ -12,7 +12,7 @@
         │   └── RuntimeLost         it died under us; a fresh box may succeed
         ├── TaskBroken        the task's own code raised or returned nonsense; another try will not help
         ├── ToolError         a tool's own code broke (a tool that answers "no" is a value, not this)
-        └── ServingError      the workers that were asked did not answer (serve.protocol)
+        └── ServingError      the workers that were asked gave no result
 
 Every class takes one message, so each survives pickling and the wire. Errors are translated once, at the border where
 they appear, with `raise ... from cause`.
@@ -96,6 +96,12 @@ class ToolError(RolloutError):
     """A tool's own code broke."""
 
     layer = Layer.TOOL
+
+
+class ServingError(RolloutError):
+    """The workers that were asked gave no result."""
+
+    layer = Layer.SERVING
 
 
 class Failure(msgspec.Struct, frozen=True, gc=False):

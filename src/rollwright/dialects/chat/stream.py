@@ -46,6 +46,8 @@ class ChunkIn(AnswerIn):
 WHAT = "a chunk of the engine's stream"
 DECODER = msgspec.json.Decoder(ChunkIn)
 DONE = b"[DONE]"
+_DONE_BYTES = 64
+"""No payload that is longer is the end, whatever space is around it."""
 
 
 class ChatStreamReader(SseStreamReader):
@@ -62,7 +64,7 @@ class ChatStreamReader(SseStreamReader):
         self._last_tool = -1
 
     def _read(self, payload: bytes, events: list[Event]) -> None:
-        if payload.strip() == DONE:
+        if len(payload) < _DONE_BYTES and payload.strip() == DONE:
             events.append(self._end())
         else:
             self._read_chunk(read(DECODER, payload, WHAT), events)
@@ -78,7 +80,8 @@ class ChatStreamReader(SseStreamReader):
             raise_engine_error(chunk.error)
         self._model = chunk.model or self._model
         self._policy_version = chunk.policy_version or self._policy_version
-        self._gatherer.prompt(chunk.prompt_token_ids)
+        if chunk.prompt_token_ids is not None:
+            self._gatherer.prompt(chunk.prompt_token_ids)
         if chunk.usage is not None:
             self._usage = read_usage(chunk.usage)
         for choice in chunk.choices or ():
@@ -88,7 +91,8 @@ class ChatStreamReader(SseStreamReader):
     def _read_choice(self, choice: ChoiceIn, events: list[Event]) -> None:
         if choice.delta is not None:
             self._read_delta(choice.delta, events)
-        self._gatherer.completion(choice)
+        if choice.token_ids is not None or choice.logprobs is not None or choice.routed_experts is not None:
+            self._gatherer.completion(choice)
         if choice.finish_reason is not None:
             self._finish = read_finish(choice.finish_reason, self._refused)
 
@@ -100,7 +104,8 @@ class ChatStreamReader(SseStreamReader):
         if delta.refusal:
             self._refused = True
             events.append(TextDelta(delta.refusal))
-        events.extend(self._tool(call) for call in delta.tool_calls or ())
+        if delta.tool_calls:
+            events.extend(self._tool(call) for call in delta.tool_calls)
 
     def _tool(self, call: CallIn) -> ToolCallDelta:
         index = self._last_tool if call.index is None else call.index

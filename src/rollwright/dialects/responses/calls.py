@@ -69,12 +69,12 @@ def kinds_in(call: ModelCall) -> dict[str, str]:
     return source.settings.tool_kinds if source is not None else {}
 
 
-def called(kind: str, name: str, arguments: str, input: str, action: Raw | None) -> tuple[str, str]:
+def called(kind: str, name: str, arguments: str, input: str, action: Raw) -> tuple[str, str]:
     """Name and arguments of a call as we tell them."""
     if kind == CUSTOM:
         return name, f"{INPUT_BEGINS}{string(input).decode()}{INPUT_ENDS}"
     if kind == SHELL:
-        return _SHELL_TOOL, "{}" if action is None else raw_text(action, "the action of a shell call")
+        return _SHELL_TOOL, raw_text(action, "the action of a shell call")
     return name, arguments
 
 

@@ -49,7 +49,7 @@ class ItemIn(Struct):
     name: str = ""
     arguments: str = ""
     input: str = ""
-    action: Raw | None = None
+    action: Raw = Raw(b"{}")
     output: str | list[ContentIn] | None = None
     summary: list[ContentIn] | None = None
     encrypted_content: str | None = None

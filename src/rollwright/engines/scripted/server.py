@@ -18,7 +18,7 @@ from aiohttp import web
 
 from rollwright.dialects import DIALECTS, Dialect, Hashes, write_models
 from rollwright.renderers.contract import Renderer
-from rollwright.wire import EngineError, EngineRefused, Image, ModelCall, ModelReply, UsageError, WireError
+from rollwright.wire import EngineError, EngineRefused, ModelCall, ModelReply, UsageError, WireError
 
 from .config import Fault, ScriptedConfig
 from .ids import IdDialect, id_dialects, write_id_models

@@ -5,9 +5,10 @@
 # mypy: ignore-errors
 # Runs under the interpreter of a box, which may be older than ours: plain Python, unannotated.
 """A small agent with one tool, bash, in a box: it asks the model behind the door, runs what it is told, and asks again.
+Tools of the task, where there are any, are offered beside it and called over MCP.
 
 A JSON object on stdin says what to do: messages, model, max_turns, output_limit, command_timeout_s, call_timeout_s. The
-address and the key come in the environment and are taken out of it, so that no command sees them. The last line of
+addresses and the keys come in the environment and are taken out of it, so that no command sees them. The last line of
 stdout tells how it ended. Commands run one after the other, each in a shell of its own, in the workspace.
 """
 
@@ -42,13 +43,13 @@ ROUNDS = 12
 
 
 class Door:
-    """The model, over one connection that is made again where the other end has closed it."""
+    """One address, over one connection that is made again where the other end has closed it."""
 
     def __init__(self, url, key, timeout_s):
         place = urllib.parse.urlsplit(url)
         kind = http.client.HTTPSConnection if place.scheme == "https" else http.client.HTTPConnection
         self.connection = kind(place.hostname, place.port, timeout=timeout_s)
-        self.path = f"{place.path.rstrip('/')}/v1/chat/completions"
+        self.path = place.path
         self.headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
 
     def ask(self, body):
@@ -67,6 +68,48 @@ class Door:
         self.connection.request("POST", self.path, data, self.headers)
         answer = self.connection.getresponse()
         return answer.status, answer.read()
+
+
+class Tools:
+    """The tools of the task. Each question has a connection of its own, so that no call is made twice."""
+
+    def __init__(self, url, key, timeout_s):
+        self.place = (url, key, timeout_s)
+        self.shown = [
+            {
+                "type": "function",
+                "function": {
+                    "name": tool["name"],
+                    "description": tool.get("description", ""),
+                    "parameters": tool["inputSchema"],
+                },
+            }
+            for tool in self.ask("tools/list", {})["tools"]
+        ]
+        self.names = {tool["function"]["name"] for tool in self.shown}
+
+    def ask(self, method, params):
+        door = Door(*self.place)
+        try:
+            _, body = door.ask({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
+        finally:
+            door.connection.close()
+        answer = json.loads(body)
+        if "result" not in answer:
+            raise OSError(answer.get("error", {}).get("message", "no answer"))
+        return answer["result"]
+
+    def call(self, name, arguments):
+        """What the tool says: a text, or parts where it shows more than text."""
+        parts = [part_of(part) for part in self.ask("tools/call", {"name": name, "arguments": arguments})["content"]]
+        texts = [part["text"] for part in parts if part["type"] == "text"]
+        return "".join(texts) if len(texts) == len(parts) else parts
+
+
+def part_of(part):
+    if part["type"] == "image":
+        return {"type": "image_url", "image_url": {"url": f"data:{part['mimeType']};base64,{part['data']}"}}
+    return {"type": "text", "text": part.get("text", "")}
 
 
 def bounded(head, tail, dropped):
@@ -126,26 +169,36 @@ def bash(command, limit, timeout_s):
     return said if process.returncode == 0 else f"{said}\n[exit code {process.returncode}]"
 
 
-def result_of(call, told):
+def result_of(call, told, tools):
     """What one tool call gives. A call that makes no sense is answered with the reason: the model may mend it."""
     try:
-        arguments = json.loads(call["function"]["arguments"])
-        command = arguments["command"] if call["function"]["name"] == "bash" else None
+        name, arguments = call["function"]["name"], json.loads(call["function"]["arguments"])
+        if tools is not None and name in tools.names:
+            return tools.call(name, arguments)
+        command = arguments["command"] if name == "bash" else None
     except (ValueError, TypeError, KeyError) as error:
         return f"this call of a tool cannot be read: {type(error).__name__}: {error}"
+    except OSError as error:
+        return f"the tool did not answer: {error}"
     if not isinstance(command, str) or "\0" in command:
-        return 'the one tool here is bash, with {"command": "..."}'
+        return 'there is no such tool; bash takes {"command": "..."}'
     try:
         return bash(command, told["output_limit"], told["command_timeout_s"])
     except OSError as error:
         return f"the command did not start: {error}"
 
 
-def converse(door, told):
+def offered(tools):
+    """Ours, but for a task that has one of the same name, and the task's own."""
+    theirs = tools.shown if tools is not None else []
+    return [tool for tool in [TOOL] if tools is None or "bash" not in tools.names] + theirs
+
+
+def converse(door, told, tools=None):
     """Talk until the model asks for nothing more; how it ended, and a word on it."""
-    messages = list(told["messages"])
+    messages, shown = list(told["messages"]), offered(tools)
     for _ in range(told["max_turns"]):
-        status, body = door.ask({"model": told["model"], "messages": messages, "tools": [TOOL]})
+        status, body = door.ask({"model": told["model"], "messages": messages, "tools": shown})
         if status != 200:
             return "refused", f"{status}: {body[:2000].decode('utf-8', 'replace')}"
         answer = json.loads(body)["choices"][0]["message"]
@@ -154,7 +207,9 @@ def converse(door, told):
         calls = answer.get("tool_calls") or ()
         if not calls:
             return "finished", ""
-        messages += [{"role": "tool", "tool_call_id": call["id"], "content": result_of(call, told)} for call in calls]
+        messages += [
+            {"role": "tool", "tool_call_id": call["id"], "content": result_of(call, told, tools)} for call in calls
+        ]
     return "turns", ""
 
 
@@ -173,13 +228,16 @@ def warmup():
             other.sendall(head.encode() + body)
             converse(door, told)
             door.connection.close()
-        result_of(call, told)
+        result_of(call, told, None)
 
 
 def main():
     told = json.load(sys.stdin)
-    door = Door(os.environ.pop("ROLLWRIGHT_URL"), os.environ.pop("ROLLWRIGHT_KEY"), told["call_timeout_s"])
-    ended, why = converse(door, told)
+    url, key, patience_s = os.environ.pop("ROLLWRIGHT_URL"), os.environ.pop("ROLLWRIGHT_KEY"), told["call_timeout_s"]
+    where, tools = os.environ.pop("ROLLWRIGHT_TOOLS_URL", ""), None
+    if where:
+        tools = Tools(where, os.environ.pop("ROLLWRIGHT_TOOLS_KEY"), patience_s)
+    ended, why = converse(Door(f"{url}/v1/chat/completions", key, patience_s), told, tools)
     print(json.dumps({"ended": ended, "why": why}))
 
 

@@ -25,6 +25,8 @@ class DockerConfig(RuntimeConfig, frozen=True, kw_only=True, tag_field="kind", t
 
     image: str = "python:3.11-slim"
     """What the box is made of; scripts run with its `python3`."""
+    build: str = ""
+    """A directory with a Dockerfile to build the image from, once for each content; it counts instead of `image`."""
     pull: bool = True
     """Fetch the image where the engine does not have it. Images that need a login are pulled ahead of time."""
     workdir: str = "/workspace"

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
+import msgspec
+
 from rollwright.runtimes.contract import ExecResult, Process, Reach, Warm
 from rollwright.runtimes.journal import Journal
 from rollwright.runtimes.local import shielded
@@ -34,6 +36,7 @@ from .crew import Crew
 from .doors import Doors, dial_host, may_enter
 from .egress import AllowList, Proxy
 from .files import read_file, write_file
+from .images import built
 from .look import look
 from .relay import to_dialled
 from .scripts import bring_programs, run_script
@@ -244,7 +247,10 @@ class DockerRuntime:
 
     async def _make(self, engine: Engine) -> Inside:
         self._generation += 1
-        spec = container_spec(self.config, self.name, self._token, self._binds)
+        config = self.config
+        if config.build:
+            config = msgspec.structs.replace(config, image=await built(engine, config.build))
+        spec = container_spec(config, self.name, self._token, self._binds)
         name = f"rollwright-{self.name}-{self._generation}"
         container = await made(engine, spec, name, pull=self.config.pull)
         crew = Crew(engine, container, self.config, self._token, lambda: self._give_up(container))

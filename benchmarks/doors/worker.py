@@ -1,8 +1,8 @@
 """A worker whose programs run elsewhere: for measuring what the interceptor costs its own process and no other.
 
-`python -m benchmarks.doorway '{...}'` runs real rollouts whose harness hands its door to whoever started the process
-and waits to be told that the program is done. Lines of JSON go both ways: a door for each rollout that begins, a number
-for each that is over, and the worker's own figures for the word "figures"."""
+`python -m benchmarks.doors.worker '{...}'` runs real rollouts whose harness hands its door to whoever started the
+process and waits to be told that the program is done. Lines of JSON go both ways: a door for each rollout that begins,
+a number for each that is over, and the worker's own figures for the word "figures"."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ class Doorway:
 @asynccontextmanager
 async def doorway(setup: Setup) -> AsyncIterator[Doorway]:
     """A worker process of its own."""
-    argv = [sys.executable, "-m", "benchmarks.doorway", msgspec.json.encode(setup).decode()]
+    argv = [sys.executable, "-m", "benchmarks.doors.worker", msgspec.json.encode(setup).decode()]
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*argv, stdin=pipe, stdout=pipe, limit=2**24, env={**os.environ})
     door = Doorway(process)

@@ -1,0 +1,2 @@
+#!/bin/sh
+sort -n numbers.txt | tail -n 1 > answer.txt
