@@ -6,7 +6,7 @@ from typing import Any
 
 from rollwright.renderers import load_engine
 from rollwright.renderers.contract import PARITY, Reason, RenderOptions, ThinkingPolicy
-from rollwright.renderers.families import gemma, harmony, llama, mistral, qwen, qwen35
+from rollwright.renderers.families import gemma, harmony, llama, mistral, nemotron, qwen, qwen35
 from rollwright.renderers.render import TableRenderer
 from rollwright.wire import Message, Reasoning, Text
 from vocabularies import template, vocabulary
@@ -34,7 +34,8 @@ class Case:
     """What its conversations may hold."""
     thinking: tuple = (None,)
     keeps: str = ""
-    """The template's own name for keeping all reasoning."""
+    """The template's own name for keeping all reasoning, and the value that keeps it."""
+    keeping: bool = True
     declines: frozenset = frozenset({Reason.THINKING_DROPPED})
     """Why extensions of its conversations may be declined."""
     tells: Any = lambda message: True
@@ -74,7 +75,7 @@ class Case:
             if self.keeps:
                 yield (
                     {"thinking": thinking, "literal": PARITY, "history": ThinkingPolicy.KEEP},
-                    {**told, self.keeps: True},
+                    {**told, self.keeps: self.keeping},
                 )
 
     def talks(self, seed, count, *, literals=True):
@@ -96,11 +97,20 @@ def call_or_words(message):
     return Message("assistant", (*parts, *((Text(text),) if text else ()), *calls))
 
 
+def words_without_a_tail(message):
+    """An answer whose text has no space at its end, and reasoning that is more than space."""
+    text, reasoning = message.text.rstrip(), message.reasoning
+    parts = (Reasoning(reasoning),) if reasoning.strip() else ()
+    return Message("assistant", (*parts, *((Text(text),) if text else ()), *message.tool_calls))
+
+
 CONTROLS = (
     "<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<|im_start|>",
     "<|im_start|>assistant\n", "<|endoftext|>", "<think>\n\n</think>\n\n", "<|im_sta",
     "<|start_header_id|>", "<|python_tag|>", "<|begin_of_text|>", "<start_of_turn>", "<start_of_turn>model\n",
-    "<start_of_image>", "[INST]", "[/INST]", "[TOOL_CALLS]", "[TOOL_RESULTS]{", "<|channel|>", "<|message|>", "<|end|>", "<|start|>assistant",
+    "<start_of_image>",
+    "[INST]", "[/INST]", "[TOOL_CALLS]", "[TOOL_RESULTS]{",
+    "<|channel|>", "<|message|>", "<|end|>", "<|start|>assistant",
 )  # fmt: skip
 
 QWEN3 = {"family": qwen.QWEN3, "vocabulary": "qwen3", "arguments": "text"}
@@ -135,6 +145,17 @@ GPT_OSS = {
     "canonical": call_or_words,
 }
 
+# Its own vocabulary cannot be had; this one has the same tags as tokens.
+NEMOTRON = {
+    "vocabulary": "qwen3",
+    "talker": {"late_system": True},
+    "thinking": THINKING,
+    "keeps": "truncate_history_thinking",
+    "keeping": False,
+    "tells": tells_xml,
+    "canonical": words_without_a_tail,
+}
+
 CASES = [
     Case("qwen2_5", qwen.QWEN2_5, "qwen2_5", talker=LATE),
     Case("qwen3", **QWEN3, thinking=THINKING, talker=LATE),
@@ -150,6 +171,10 @@ CASES = [
     Case("gemma3", gemma.GEMMA3, **GEMMA),
     Case("mistralai-Mistral-Nemo-Instruct-2407", mistral.MISTRAL_NEMO, **MISTRAL),
     Case("gptoss", harmony.GPT_OSS, **GPT_OSS),
+    Case("nemotron_3_nano", nemotron.NEMOTRON3, **NEMOTRON),
+    Case("nemotron_3_super", nemotron.NEMOTRON3, **NEMOTRON),
+    Case("nemotron_3_ultra", nemotron.NEMOTRON3_ULTRA, **NEMOTRON),
+    Case("nemotron_3_5_lightning", nemotron.NEMOTRON3_ULTRA, **NEMOTRON),
 ]
 
 

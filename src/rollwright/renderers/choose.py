@@ -8,7 +8,9 @@ from rollwright.wire import UsageError
 from .contract import Renderer, RenderOptions
 from .engine import TokenEngine
 from .families import by_name, by_template
+from .generic import GenericRenderer
 from .render import TableRenderer
+from .source import ModelTokens
 
 
 def renderer_for(
@@ -18,15 +20,15 @@ def renderer_for(
     model: str = "",
     options: RenderOptions | None = None,
     metrics: Metrics | None = None,
+    tokens: ModelTokens | None = None,
 ) -> Renderer:
     """A template that is known decides, whatever the model is called: names are copied, templates are what the model
-    was trained with. A template that is not known is never rendered by a table that merely sounds like it."""
+    was trained with. A template that is not known is never rendered by a table that merely sounds like it: it renders
+    itself, with the control strings in `tokens`."""
     if template:
         family = by_template(template)
         if family is None:
-            raise UsageError(
-                f"the chat template of {model or 'this model'} is not one that a family was proven against"
-            )
+            return GenericRenderer(template, engine, options, metrics, tokens)
         return TableRenderer(family, engine, options, metrics)
     family = by_name(model)
     if family is None:

@@ -1,8 +1,10 @@
-"""A model's own chat template, from the files that come beside its tokenizer."""
+"""A model's own chat template and control strings, from the files that come beside its tokenizer."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -35,3 +37,38 @@ def read_template(source: str | Path) -> str:
     if isinstance(found, list):
         return next((named.template for named in found if named.name == "default"), "")
     return found or ""
+
+
+class ModelTokens(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Control strings that a template asks for by name, and what ends an answer."""
+
+    pairs: tuple[tuple[str, str], ...] = ()
+    """Names and control strings: bos_token, eos_token and the like."""
+    stop_ids: tuple[int, ...] = ()
+    """Ends of an answer by the model's generation settings."""
+
+    @property
+    def named(self) -> Mapping[str, str]:
+        return dict(self.pairs)
+
+
+def read_tokens(source: str | Path) -> ModelTokens:
+    """From `tokenizer_config.json` and `generation_config.json`, where they are there."""
+    place = Path(source)
+    place = place if place.is_dir() else place.parent
+    settings, generation = (_read(place / name) for name in ("tokenizer_config.json", "generation_config.json"))
+    named = {}
+    for name, value in settings.items():
+        text = value.get("content") if isinstance(value, dict) else value
+        if name.endswith("_token") and isinstance(text, str):
+            named[name] = text
+    ends = generation.get("eos_token_id")
+    ends = ends if isinstance(ends, list) else [ends]
+    return ModelTokens(tuple(named.items()), tuple(id for id in ends if isinstance(id, int)))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any]) if path.is_file() else {}
+    except (OSError, ValueError, msgspec.MsgspecError) as error:
+        raise UsageError(f"the settings {str(path)!r} cannot be read: {error}") from error

@@ -30,6 +30,9 @@ class Turns:
         if thinking is not None:
             self.prompt += thinking.prompt if self.thinks else thinking.prompt_off
         self.prompt_reasons = thinking is not None and thinking.begin in self.prompt
+        # An empty block that stands for dropped reasoning as well is not dropped itself.
+        lasts = thinking is not None and not self.thinks and thinking.prompt_off == thinking.dropped
+        self._prompt_drops = self.prompt_reasons and not lasts
         self._results = _FIELDS.split(family.results.each_open if family.results else "")
 
     def last_query(self, messages: Sequence[Message]) -> int | None:
@@ -84,7 +87,7 @@ class Turns:
     def write_prompt(self, script: Script, message: int) -> None:
         script.turn(message, "assistant")
         script.frame(self.prompt)
-        script.reasoned |= self.prompt_reasons
+        script.reasoned |= self._prompt_drops
 
     def write_answer(self, script: Script, message: Message) -> None:
         """What follows the prompt when the model says `message`, up to its stop token."""
@@ -126,7 +129,7 @@ class Turns:
                 if form.id_lead:
                     script.frame(form.id_lead)
                     script.said(form.id_words(result.call_id))
-                open_, closing = "", form.each_close
+                open_, closing = form.between, form.each_close
             at += 1
         script.frame(closing + form.close)
         return at

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from rollwright.dialects import ImageStore
 from rollwright.engines.config import RelayConfig, TokensConfig
 from rollwright.renderers import RendererPool, RenderOptions, ThinkingPolicy, load_engine, renderer_for
-from rollwright.renderers.source import read_template
+from rollwright.renderers.source import read_template, read_tokens
 from rollwright.wire import UsageError
 
 from .engine import TokensEngine
@@ -31,9 +31,11 @@ def make_pool(config: TokensConfig, model: str) -> RendererPool:
         raise UsageError("the tokens engine needs the model's tokenizer; set engine.tokens.tokenizer to its directory")
     engine = load_engine(config.tokenizer, kind=config.tokenizer_engine)
     template = "" if config.family else read_template(config.tokenizer)
+    tokens = read_tokens(config.tokenizer) if template else None
     history = ThinkingPolicy.KEEP if config.keep_thinking else ThinkingPolicy.TEMPLATE
     options = RenderOptions(history=history)
     name = config.family or model
     return RendererPool(
-        lambda: renderer_for(engine, template=template, model=name, options=options), size=config.pool_size
+        lambda: renderer_for(engine, template=template, model=name, options=options, tokens=tokens),
+        size=config.pool_size,
     )

@@ -9,6 +9,7 @@ from .gemma import GEMMA3
 from .harmony import GPT_OSS
 from .llama import LLAMA3
 from .mistral import MISTRAL_NEMO
+from .nemotron import NEMOTRON3, NEMOTRON3_ULTRA
 from .qwen import QWEN2_5, QWEN3, QWEN3_INSTRUCT
 from .qwen35 import QWEN3_5, QWEN3_5_NOTHINK, QWEN3_6, QWEN3_8
 from .table import Family as Family
@@ -25,6 +26,8 @@ FAMILIES: tuple[Family, ...] = (
     GEMMA3,
     MISTRAL_NEMO,
     GPT_OSS,
+    NEMOTRON3,
+    NEMOTRON3_ULTRA,
 )
 
 

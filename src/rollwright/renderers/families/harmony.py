@@ -1,8 +1,8 @@
 """gpt-oss (harmony): every message of the model goes to a channel, and a call of a tool to the tool by its name. The
 format tells earlier reasoning no more once there is a final answer, and rewrites how that answer ended.
 
-Text beside a call is reasoning to the template. Where there is reasoning too, which the template refuses, the text goes to
-the commentary channel, as the model itself would put it. The built-in tools of these models are not covered."""
+Text beside a call is reasoning to the template. Where there is reasoning too, which the template refuses, the text goes
+to the commentary channel, as the model itself would put it. The built-in tools of these models are not covered."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class HarmonyHead:
 def _date(date: str) -> str:
     """The day as this format tells it. What is no day in our own form is told as it is."""
     try:
-        return datetime.strptime(date, "%d %b %Y").date().isoformat()
+        return datetime.strptime(f"{date} +0000", "%d %b %Y %z").date().isoformat()
     except ValueError:
         return date
 

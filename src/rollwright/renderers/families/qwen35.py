@@ -17,7 +17,7 @@ from .qwen import RESULTS, STOPS, SYSTEM, USER, looks_like_a_query
 from .table import Family, Past, Shown, Speech, Thinking
 
 _LISTING = "# Tools\n\nYou have access to the following functions:\n\n<tools>"
-_LISTED = (
+LISTED = (
     "\n</tools>\n\nIf you choose to call a function ONLY reply in the following format with NO suffix:\n\n"
     "<tool_call>\n<function=example_function_name>\n<parameter=example_parameter_1>\nvalue_1\n</parameter>\n"
     "<parameter=example_parameter_2>\nThis is the value for the second parameter\nthat can span\nmultiple lines\n"
@@ -77,7 +77,7 @@ class Qwen35Head:
         script.frame(effort + "\n\n" if effort else "")
         script.frame(_LISTING)
         script.said("".join(["\n" + printed(tool_object(tool)) for tool in tools]))
-        script.frame(_LISTED)
+        script.frame(LISTED)
 
     def _effort(self, options: RenderOptions) -> str:
         if not self.efforts or options.thinking is False:
