@@ -116,7 +116,7 @@ async def test_a_death_during_a_run_is_told(local) -> None:
 
 
 def _child_of(engine: object) -> int:
-    return engine._obituary.__self__.pid
+    return engine._courier._obituary.__self__.pid
 
 
 @needs_model
