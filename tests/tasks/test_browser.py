@@ -33,7 +33,8 @@ needs_browser = pytest.mark.skipif(bool(NO_BROWSER), reason=NO_BROWSER)
 PAGE = """<!doctype html><title>{title}</title><body style="margin:0;height:3000px">
 <a href="/next" style="position:absolute;left:100px;top:100px">onwards</a>
 <label>Name <input id="name" oninput="document.title = this.value"></label>
-<button onclick="fetch('{other}').then(() => document.title = 'reached', () => document.title = 'blocked')">ask</button>
+<button onclick="new WebSocket('{other}'.replace('http', 'ws'));
+fetch('{other}').then(() => document.title = 'reached', () => document.title = 'blocked')">ask</button>
 <script>document.cookie = "seen=" + ((document.cookie.match(/\\d+/) || [0])[0] * 1 + 1);
 document.title += " " + document.cookie;
 addEventListener("scroll", () => document.title = "at " + scrollY)</script>"""
@@ -46,6 +47,8 @@ async def site():
 
     async def answer(request):
         asked.append(request.path)
+        if request.path == "/away":
+            raise web.HTTPFound(f"http://127.0.0.1:{port}/secret")
         return web.Response(
             text=PAGE.format(title=request.path, other=f"http://127.0.0.1:{port}/secret"), content_type="text/html"
         )
@@ -126,7 +129,8 @@ async def test_only_allowed_hosts_are_reached():
         await do("open", '{"url": "http://site.test/a"}')
         await do("click_on", '{"words": "ask"}')
         assert title(await do("screenshot")) == "blocked"
-        assert "/secret" not in asked
+        assert (await do("open", '{"url": "http://site.test/away"}')).is_error
+        assert asked == ["/a", "/away"]
 
 
 @needs_browser

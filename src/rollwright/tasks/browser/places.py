@@ -47,13 +47,12 @@ class AllowedHosts:
         return "*" in self._hosts or host in self._hosts or f"{host}:{port}" in self._hosts
 
     def resolver_rules(self, names: Mapping[str, str]) -> str:
-        """What the browser is told about names: also what no request of a page shows, such as a prefetch, ends here."""
+        """What the browser is told about names. Redirects and prefetches, which are not asked about, end here too: a
+        host that is not allowed has no address."""
         rules = [f"MAP {name} {address}" for name, address in names.items()]
         if "*" not in self._hosts:
             rules.append("MAP * ~NOTFOUND")
             rules += [f"EXCLUDE {host.partition(':')[0]}" for host in sorted(self._hosts) if host not in names]
-            # Where names lead to is looked up like a name.
-            rules += [f"EXCLUDE {address.partition(':')[0]}" for address in dict.fromkeys(names.values())]
         return ", ".join(rules)
 
 

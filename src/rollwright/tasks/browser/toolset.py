@@ -159,6 +159,7 @@ class BrowserToolset(Toolset):
             self._journeys[rollout] = Journeys(context, self._timeout_ms / 1000)
             context.set_default_timeout(self._timeout_ms)
             await context.route("**/*", self._route)
+            await context.route_web_socket("**/*", self._route_socket)
             await context.new_page()
         while len(context.pages) > _MAX_PAGES:
             await context.pages[0].close()
@@ -170,6 +171,12 @@ class BrowserToolset(Toolset):
             await route.continue_()
         else:
             await route.abort("blockedbyclient")
+
+    async def _route_socket(self, socket: Any) -> None:
+        if self._allowed.admit(socket.url):
+            socket.connect_to_server()
+        else:
+            await socket.close()
 
 
 def _playwright() -> Any:
