@@ -26,6 +26,7 @@ from rollwright.wire import (
     tool_result,
 )
 
+from .threads import HOOK_THREADS
 from .tools import Gallery
 from .toolset import Toolset
 
@@ -75,7 +76,8 @@ class McpToolset(Toolset):
         return self._specs
 
     async def open(self) -> None:
-        _sdk()
+        # Importing takes seconds on a busy machine.
+        await HOOK_THREADS.run(_sdk)
         self._over.clear()
         ready = asyncio.get_running_loop().create_future()
         # The SDK's connection must be closed by the task that opened it, so it has a task of its own.
