@@ -162,7 +162,7 @@ class PushParser:
     def _open_call(self) -> None:
         calls = self._tags.calls
         assert calls is not None
-        lead = calls.between if self._side is self._tags.text_later else calls.lead
+        lead = self._tags.between if self._side is self._tags.text_later else self._tags.lead
         self._call_lead = lead if self._held.endswith(lead) else ""
         self._leave(lead, State.CALL, self._tags.call, "")
         self._body = []
@@ -174,7 +174,7 @@ class PushParser:
         calls, reader = self._tags.calls, self._reader
         assert calls is not None
         assert reader is not None
-        self._leave("", State.TEXT, self._tags.text_later, calls.tail if closed else "")
+        self._leave("", State.TEXT, self._tags.text_later, self._tags.tail if closed else "")
         self._reader = None
         body = "".join(self._body)
         events, status = reader.close(closed)

@@ -30,6 +30,10 @@ def as_is(text: str) -> str:
     return text
 
 
+def trim_first_newlines(text: str) -> str:
+    return text.lstrip("\n")
+
+
 class Head(Protocol):
     """Everything before the first ordinary turn: the begin token, the system message, the tool list, and any message
     that the format folds into them."""
@@ -69,6 +73,8 @@ class Results:
     each_close: str
     close: str
     words: Words = as_is
+    between: str = ""
+    """What stands between two results."""
     named: bool = False
     """`each_open` has a `{name}` that stands for the tool's name, and `{id}` for the call's id."""
     id_lead: str = ""
@@ -82,6 +88,8 @@ class Shown(StrEnum):
 
     FILLED = "filled"
     """If there is any, or if the turn is the last thing in the conversation."""
+    ONLY_FILLED = "only_filled"
+    """If there is any."""
     ALWAYS = "always"
     """Even if it is empty."""
 
@@ -123,6 +131,8 @@ class Thinking:
     """Whether reasoning counts as current in a conversation that has no query at all."""
     in_content: bool = False
     """The template looks for reasoning inside the answer if it is given none. Imitated under PARITY only."""
+    rest: Words = trim_first_newlines
+    """What is done to the answer that is left after that."""
 
 
 class CallReader(Protocol):
