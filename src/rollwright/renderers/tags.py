@@ -58,7 +58,7 @@ class Tags:
         self.bare = self.calls is not None and self.calls.bare
         self._read_thinking()
         self._read_section(family.speech)
-        self.text = Side({self.lead} - {""}, sought & {think_begin, call_begin}, first=self.bare)
+        self.text = Side({self.lead, self.think_lead} - {""}, sought & {think_begin, call_begin}, first=self.bare)
         # A call without tags is the whole answer, so after anything else there is none.
         later = {think_begin} if self.bare else {think_begin, call_begin}
         self.text_later = Side({self.between} - {""}, sought & later)
@@ -78,10 +78,10 @@ class Tags:
 
     def _read_thinking(self) -> None:
         """What stands beside the tags of reasoning, from the table's `open`, `close` and `prompt`."""
-        self.thought_skip = self.thought_lead = self.answer_skip = self.prompt_skip = ""
+        self.think_lead = self.thought_skip = self.thought_lead = self.answer_skip = self.prompt_skip = ""
         if self.thinking is None:
             return
-        self.thought_skip = self.thinking.open.partition(self.thinking.begin)[2]
+        self.think_lead, _, self.thought_skip = self.thinking.open.partition(self.thinking.begin)
         self.thought_lead, _, self.answer_skip = self.thinking.close.partition(self.thinking.end)
         given = self.thinking.prompt.partition(self.thinking.begin)[2]
         self.prompt_skip = self.thought_skip.removeprefix(given)

@@ -7,6 +7,7 @@ import re
 
 from .deepseek import DEEPSEEK_V4, DEEPSEEK_V4_FLASH
 from .gemma import GEMMA3
+from .glm import GLM4_5, GLM4_7
 from .harmony import GPT_OSS
 from .llama import LLAMA3
 from .minimax import MINIMAX_M2
@@ -33,6 +34,8 @@ FAMILIES: tuple[Family, ...] = (
     MINIMAX_M2,
     NEMOTRON3,
     NEMOTRON3_ULTRA,
+    GLM4_5,
+    GLM4_7,
 )
 
 

@@ -120,6 +120,8 @@ class Thinking:
     """What follows the open of the model's turn when it is asked to think."""
     prompt_off: str = ""
     """The same when it is asked not to."""
+    off_skip: str = ""
+    """What the format puts between `prompt_off` and the answer, to be sampled by the model."""
     on: bool = True
     """What the template does when it is not told."""
     words: Words = as_is
@@ -240,6 +242,8 @@ class Family:
     """Control strings that end an answer; the first is `speech.close`."""
     closing: tuple[str, ...] = ()
     """Further stops that close a turn as well as the first does."""
+    stop_opens: bool = False
+    """Nothing closes a turn: the model ends its own with the token that opens the next, which is not written again."""
     system: Wrap | None = None
     """A system message that is not the first; None if the template refuses it."""
     plain: str = r"\s+"
