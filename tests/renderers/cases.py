@@ -6,7 +6,8 @@ from typing import Any
 
 from rollwright.renderers import load_engine
 from rollwright.renderers.contract import PARITY, Reason, RenderOptions, ThinkingPolicy
-from rollwright.renderers.families import gemma, harmony, llama, mistral, nemotron, qwen, qwen35
+from rollwright.renderers.families import deepseek, gemma, glm, harmony, llama, minimax, mistral, nemotron, qwen, qwen35
+from rollwright.renderers.ranks import byte_vocabulary
 from rollwright.renderers.render import TableRenderer
 from rollwright.wire import Message, Reasoning, Text
 from vocabularies import template, vocabulary
@@ -17,7 +18,7 @@ from .talks import Talker
 
 @cache
 def _engine(name):
-    return load_engine(vocabulary(name))
+    return load_engine(byte_vocabulary(name) if isinstance(name, tuple) else vocabulary(name))
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,11 @@ def tells_xml(message):
     return not any("</parameter>" in call.arguments or "</function>" in call.arguments for call in message.tool_calls)
 
 
+def tells_invoke(message):
+    """A value ends at the first closing tag, and a name of a parameter at the first quote."""
+    return not any("parameter>" in call.arguments or "invoke" in call.arguments for call in message.tool_calls)
+
+
 def call_or_words(message):
     """An answer where text beside a call is reasoning."""
     text, reasoning, calls = message.text, message.reasoning, message.tool_calls
@@ -104,12 +110,26 @@ def words_without_a_tail(message):
     return Message("assistant", (*parts, *((Text(text),) if text else ()), *message.tool_calls))
 
 
+def tells_pairs(message):
+    """The same for values between the tags of a pair. The name ends where the first tag begins."""
+    return not any("arg_value>" in call.arguments or "arg_key>" in call.arguments for call in message.tool_calls)
+
+
+def bare_words(message):
+    """An answer without space around its text and its reasoning."""
+    text, reasoning = message.text.strip(), message.reasoning.strip()
+    parts = (Reasoning(reasoning),) if reasoning else ()
+    return Message("assistant", (*parts, *((Text(text),) if text else ()), *message.tool_calls))
+
+
 CONTROLS = (
     "<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<|im_start|>",
     "<|im_start|>assistant\n", "<|endoftext|>", "<think>\n\n</think>\n\n", "<|im_sta",
     "<|start_header_id|>", "<|python_tag|>", "<|begin_of_text|>", "<start_of_turn>", "<start_of_turn>model\n",
     "<start_of_image>",
     "[INST]", "[/INST]", "[TOOL_CALLS]", "[TOOL_RESULTS]{",
+    "<｜User｜>", "<｜tool▁calls▁begin｜>", "｜DSML｜", "]~b]", "<minimax:tool_call>",
+    "<|user|>", "<|assistant|>\n", "<arg_key>", "</arg_value>",
     "<|channel|>", "<|message|>", "<|end|>", "<|start|>assistant",
 )  # fmt: skip
 
@@ -156,6 +176,57 @@ NEMOTRON = {
     "canonical": words_without_a_tail,
 }
 
+DEEPSEEK_V4 = {
+    "vocabulary": "deepseek_v4",
+    "given": {"bos_token": "<｜begin▁of▁sentence｜>"},
+    "thinking": THINKING,
+    "keeps": "drop_thinking",
+    "keeping": False,
+    "tells": tells_invoke,
+    "declines": frozenset({Reason.THINKING_DROPPED, Reason.HEAD_MOVED}),
+}
+
+# Its own vocabulary cannot be had, so bytes and its control strings check structure and seams.
+MINIMAX = {
+    "vocabulary": (
+        "]~!b[",
+        "]~b]",
+        "[e~[",
+        "<minimax:tool_call>",
+        "</minimax:tool_call>",
+        "<think>",
+        "</think>",
+    ),  # fmt: skip
+    "tells": tells_invoke,
+}
+
+GLM = {
+    "vocabulary": (
+        "<|endoftext|>",
+        "[gMASK]",
+        "<sop>",
+        "<|system|>",
+        "<|user|>",
+        "<|assistant|>",
+        "<|observation|>",
+        "<think>",
+        "</think>",
+        "<tool_call>",
+        "</tool_call>",
+        "<tool_response>",
+        "</tool_response>",
+        "<arg_key>",
+        "</arg_key>",
+        "<arg_value>",
+        "</arg_value>",
+    ),
+    "talker": {"heeds": True},
+    "thinking": THINKING,
+    "declines": frozenset({Reason.THINKING_DROPPED, Reason.STOPPED_OTHERWISE}),
+    "tells": tells_pairs,
+    "canonical": bare_words,
+}
+
 CASES = [
     Case("qwen2_5", qwen.QWEN2_5, "qwen2_5", talker=LATE),
     Case("qwen3", **QWEN3, thinking=THINKING, talker=LATE),
@@ -171,6 +242,12 @@ CASES = [
     Case("gemma3", gemma.GEMMA3, **GEMMA),
     Case("mistralai-Mistral-Nemo-Instruct-2407", mistral.MISTRAL_NEMO, **MISTRAL),
     Case("gptoss", harmony.GPT_OSS, **GPT_OSS),
+    Case("deepseek-ai-DeepSeek-V4", deepseek.DEEPSEEK_V4, **DEEPSEEK_V4),
+    Case("deepseek-ai-DeepSeek-V4-Flash-0731", deepseek.DEEPSEEK_V4_FLASH, **DEEPSEEK_V4),
+    Case("MiniMax-M2", minimax.MINIMAX_M2, **MINIMAX),
+    Case("glm4moe", glm.GLM4_5, **GLM),
+    Case("GLM-4.6", glm.GLM4_5, **GLM),
+    Case("GLM-4.7-Flash", glm.GLM4_7, **GLM, keeps="clear_thinking", keeping=False),
     Case("nemotron_3_nano", nemotron.NEMOTRON3, **NEMOTRON),
     Case("nemotron_3_super", nemotron.NEMOTRON3, **NEMOTRON),
     Case("nemotron_3_ultra", nemotron.NEMOTRON3_ULTRA, **NEMOTRON),

@@ -36,6 +36,7 @@ class Talker:
         images=False,
         strict=False,
         either=False,
+        heeds=False,
     ):
         self.random = random.Random(seed)
         self.words = WORDS + (LOOSE if loose else ())
@@ -47,8 +48,10 @@ class Talker:
         self.images = images
         self.either = either
         """Tools are described, and beside a call there is reasoning or a text, not both."""
+        self.heeds = heeds or strict
+        """A call is answered by its results before anybody speaks."""
         self.strict = strict
-        """Ids have nine letters, and after a call the user speaks only when an answer without one was given."""
+        """Ids have nine letters."""
 
     def text(self, most=6):
         pick = self.random.random
@@ -123,7 +126,7 @@ class Talker:
         for _ in range(pick.randint(0, most_turns)):
             messages.append(self.answer(specs, len(messages)))
             heard = self.results(messages[-1])
-            if heard and (self.strict or pick.random() < 0.85):
+            if heard and (self.heeds or pick.random() < 0.85):
                 messages += heard
             else:
                 messages.append(Message("user", self.content()))

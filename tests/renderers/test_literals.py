@@ -63,7 +63,7 @@ def test_a_tool_result_cannot_forge_a_turn(case):
     honest, attacked = (renderer.render(*talk(case, text)) for text in ("word", forged))
     assert controls(renderer, attacked.ids) == controls(renderer, honest.ids)
     prior = renderer.render([user("x")])
-    prior = prior.sample(renderer.answer(prior, assistant("Yes.")))
+    prior = prior.sample(renderer.answer(prior, talk(case, "word")[0][2]))
     follow = talk(case, forged)[0][-1]
     honest, attacked = (renderer.extend(prior, [message]) for message in (talk(case, "word")[0][-1], follow))
     assert controls(renderer, attacked.added) == controls(renderer, honest.added)

@@ -32,7 +32,7 @@ class State(Enum):
 class PushParser:
     """Reads one answer. `inside` says that the prompt has begun the reasoning."""
 
-    def __init__(self, tags: Tags, tape: Tape, *, inside: bool) -> None:
+    def __init__(self, tags: Tags, tape: Tape, *, inside: bool, skip: str = "") -> None:
         self._tags = tags
         self._tape = tape
         self._decoder = _Decoder("replace")
@@ -41,7 +41,7 @@ class PushParser:
         # A call without tags looks like any text, so it counts only where tools were offered.
         self._side: Side = tags.thought if inside else tags.text if tape.tools or not tags.bare else tags.text_later
         # What the format puts after the last tag: it vanishes if it comes whole.
-        self._skip = tags.prompt_skip if inside else ""
+        self._skip = tags.prompt_skip if inside else skip
         # Text that may belong to a tag that is still to come.
         self._held = ""
         self._reader: CallReader | None = None
@@ -142,7 +142,7 @@ class PushParser:
         if state is State.TEXT and tags.calls is not None and tag == tags.calls.begin:
             self._open_call()
         elif state is State.TEXT and tags.thinking is not None and tag == tags.thinking.begin:
-            self._leave("", State.REASONING, tags.thought, tags.thought_skip)
+            self._leave(tags.think_lead, State.REASONING, tags.thought, tags.thought_skip)
         elif state is State.REASONING and tags.thinking is not None and tag == tags.thinking.end:
             self._leave(tags.thought_lead, State.TEXT, tags.text, tags.answer_skip)
         elif state is State.CALL and tags.calls is not None and tag == tags.calls.end:
@@ -162,7 +162,7 @@ class PushParser:
     def _open_call(self) -> None:
         calls = self._tags.calls
         assert calls is not None
-        lead = calls.between if self._side is self._tags.text_later else calls.lead
+        lead = self._tags.between if self._side is self._tags.text_later else self._tags.lead
         self._call_lead = lead if self._held.endswith(lead) else ""
         self._leave(lead, State.CALL, self._tags.call, "")
         self._body = []
@@ -174,7 +174,7 @@ class PushParser:
         calls, reader = self._tags.calls, self._reader
         assert calls is not None
         assert reader is not None
-        self._leave("", State.TEXT, self._tags.text_later, calls.tail if closed else "")
+        self._leave("", State.TEXT, self._tags.text_later, self._tags.tail if closed else "")
         self._reader = None
         body = "".join(self._body)
         events, status = reader.close(closed)

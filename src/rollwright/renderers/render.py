@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 
 import msgspec
+import numpy as np
 
 from rollwright.telemetry import Metrics
 from rollwright.wire import Message, ToolCallDelta, ToolSpec
@@ -46,6 +47,8 @@ class TableRenderer:
         self._metrics = metrics or Metrics()
         thinking = family.speech.thinking
         self._think_id = None if thinking is None else engine.specials.get(thinking.begin)
+        stays = thinking is not None and thinking.dropped.endswith(thinking.begin + thinking.end)
+        self._think_end_id = engine.specials.get(thinking.end) if thinking is not None and stays else None
 
     def render(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = (), *, prompt: bool = True) -> Tape:
         script = Script(self.options.literal, self.table.image)
@@ -68,12 +71,12 @@ class TableRenderer:
     def extend(
         self, tape: Tape, messages: Sequence[Message], tools: Sequence[ToolSpec] | None = None
     ) -> Tape | Declined:
-        reasoned = tape.reasoned or (self._think_id is not None and bool((tape.added == self._think_id).any()))
+        reasoned = tape.reasoned or self._reasons(tape.added)
         reason = self._declines(tape, messages, tools, reasoned)
         if reason is not None:
-            self._metrics.counter("renderer_declined_total", DECLINED_HELP, family=self.family, reason=reason).inc()
-            return Declined(reason)
+            return self._decline(reason)
         script = Script(self.options.literal, self.table.image)
+        script.note = tape.note
         script.turn(tape.messages - 1, "assistant")
         speech = self.table.speech
         closed = len(tape.added) > 0 and int(tape.added[-1]) in self.closing_ids
@@ -81,6 +84,8 @@ class TableRenderer:
         self._turns.write(script, messages, 0, tape.messages, len(messages), self._names(tape))
         total = tape.messages + len(messages)
         self._turns.write_prompt(script, total)
+        if self.table.stop_opens and closed and not self._continues(script, int(tape.added[-1])):
+            return self._decline(Reason.STOPPED_OTHERWISE)
         return Tape(
             added=self._lexicon.encode(script.pieces),
             origin=Written(script.pieces, self._lexicon),
@@ -94,10 +99,33 @@ class TableRenderer:
             note=tape.note,
         )
 
+    def _decline(self, reason: Reason) -> Declined:
+        self._metrics.counter("renderer_declined_total", DECLINED_HELP, family=self.family, reason=reason).inc()
+        return Declined(reason)
+
+    def _continues(self, script: Script, stop: int) -> bool:
+        """Take what opens the next turn from the script, where the answer ended with it. False if another one opens."""
+        first = script.pieces[0]
+        opening = next(text for text in self.table.stops if self.engine.specials.get(text) == stop)
+        script.pieces[0] = first._replace(text=first.text.removeprefix(opening))
+        return first.text.startswith(opening)
+
+    def _reasons(self, ids: Ids) -> bool:
+        """Whether an answer holds reasoning that may be dropped. An empty block is none if one stays where
+        reasoning was dropped."""
+        if self._think_id is None:
+            return False
+        found = np.flatnonzero(ids == self._think_id)
+        if self._think_end_id is None or not len(found):
+            return len(found) > 0
+        return bool((np.append(ids, -1)[found + 1] != self._think_end_id).any())
+
     def parser(self, tape: Tape) -> Parser:
         if self.table.parser is not None:
             return self.table.parser(self.engine, self.options, tape)
-        return PushParser(self._tags, tape, inside=self._turns.thinks and self._turns.prompt_reasons)
+        turns, thinking = self._turns, self.table.speech.thinking
+        skip = "" if thinking is None or turns.thinks else thinking.off_skip
+        return PushParser(self._tags, tape, inside=turns.thinks and turns.prompt_reasons, skip=skip)
 
     def answer(self, tape: Tape, message: Message) -> Ids:
         script = Script(self.options.literal, self.table.image)

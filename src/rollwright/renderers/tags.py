@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from .engine import TokenEngine
-from .families.table import Calls, Family, Thinking
+from .families.table import Calls, Family, Speech, Thinking
 from .lexicon import lexicon_of
 
 Pattern = re.Pattern[str]
@@ -57,20 +57,31 @@ class Tags:
         sought = tags - set(engine.specials)
         self.bare = self.calls is not None and self.calls.bare
         self._read_thinking()
-        lead, between = (self.calls.lead, self.calls.between) if self.calls else ("", "")
-        self.text = Side({lead} - {""}, sought & {think_begin, call_begin}, first=self.bare)
+        self._read_section(family.speech)
+        self.text = Side({self.lead, self.think_lead} - {""}, sought & {think_begin, call_begin}, first=self.bare)
         # A call without tags is the whole answer, so after anything else there is none.
         later = {think_begin} if self.bare else {think_begin, call_begin}
-        self.text_later = Side({between} - {""}, sought & later)
+        self.text_later = Side({self.between} - {""}, sought & later)
         self.thought = Side({self.thought_lead} - {""}, sought & {think_end})
         self.call = Side((), sought & {call_end})
 
+    def _read_section(self, speech: Speech) -> None:
+        """What stands beside the calls, and before the first and after the last of them."""
+        self.lead = self.between = self.tail = ""
+        if self.calls is None:
+            return
+        self.lead, self.between, self.tail = self.calls.lead, self.calls.between, self.calls.tail
+        if speech.calls_open and not speech.calls_open.startswith(self.calls.begin):
+            self.lead += speech.calls_open
+            self.between = self.tail + self.between
+            self.tail += speech.calls_close
+
     def _read_thinking(self) -> None:
         """What stands beside the tags of reasoning, from the table's `open`, `close` and `prompt`."""
-        self.thought_skip = self.thought_lead = self.answer_skip = self.prompt_skip = ""
+        self.think_lead = self.thought_skip = self.thought_lead = self.answer_skip = self.prompt_skip = ""
         if self.thinking is None:
             return
-        self.thought_skip = self.thinking.open.partition(self.thinking.begin)[2]
+        self.think_lead, _, self.thought_skip = self.thinking.open.partition(self.thinking.begin)
         self.thought_lead, _, self.answer_skip = self.thinking.close.partition(self.thinking.end)
         given = self.thinking.prompt.partition(self.thinking.begin)[2]
         self.prompt_skip = self.thought_skip.removeprefix(given)

@@ -193,7 +193,7 @@ class Turns:
             return text, message.reasoning
         if thinking.in_content and script.policy is LiteralPolicy.PARITY and thinking.end in text:
             before, *_, after = text.split(thinking.end)
-            return after.lstrip("\n"), before.rstrip("\n").split(thinking.begin)[-1].lstrip("\n")
+            return thinking.rest(after), before.rstrip("\n").split(thinking.begin)[-1].lstrip("\n")
         return text, ""
 
     def _shows(self, thinking: Thinking, reasoning: str, current: bool, last: bool) -> bool:
@@ -201,6 +201,8 @@ class Turns:
             return False
         if reasoning or thinking.shown is Shown.ALWAYS:
             return True
+        if thinking.shown is Shown.ONLY_FILLED:
+            return False
         # An empty block is written where the prompt had one, so that what is kept stays as it was.
         return self.prompt_reasons and not self.thinks if self._keeps else last
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import hashlib
 import re
 
+from .deepseek import DEEPSEEK_V4, DEEPSEEK_V4_FLASH
 from .gemma import GEMMA3
+from .glm import GLM4_5, GLM4_7
 from .harmony import GPT_OSS
 from .llama import LLAMA3
+from .minimax import MINIMAX_M2
 from .mistral import MISTRAL_NEMO
 from .nemotron import NEMOTRON3, NEMOTRON3_ULTRA
 from .qwen import QWEN2_5, QWEN3, QWEN3_INSTRUCT
@@ -26,8 +29,13 @@ FAMILIES: tuple[Family, ...] = (
     GEMMA3,
     MISTRAL_NEMO,
     GPT_OSS,
+    DEEPSEEK_V4,
+    DEEPSEEK_V4_FLASH,
+    MINIMAX_M2,
     NEMOTRON3,
     NEMOTRON3_ULTRA,
+    GLM4_5,
+    GLM4_7,
 )
 
 

@@ -38,7 +38,7 @@ class XmlCalls:
         script.frame(f"{self.begin}\n<function=")
         script.said(call.name)
         script.frame(">\n")
-        arguments = _object(call.arguments)
+        arguments = as_object(call.arguments)
         if arguments is None:
             # No template can show these; they stand where the parameters would.
             script.said(call.arguments)
@@ -59,7 +59,7 @@ class XmlCalls:
         return XmlReader(tools, index, id)
 
 
-def _object(text: str) -> dict[str, Any] | None:
+def as_object(text: str) -> dict[str, Any] | None:
     if not text:
         return {}
     try:
@@ -117,7 +117,7 @@ class XmlReader:
         if not self._done or self._held.strip():
             # What has no place in the format is told as it stands, so that nothing is lost.
             self._status = Status.BAD_ARGUMENTS
-            told.append(_escaped(self._held) if self._string else self._held)
+            told.append(escaped(self._held) if self._string else self._held)
         if told := [text for text in told if text]:
             events.append(ToolCallDelta(self._index, "".join(told)))
         return events, self._status
@@ -125,7 +125,7 @@ class XmlReader:
     def _begin(self, found: re.Match[str], events: list[Delta]) -> None:
         self._named = True
         self._held = self._held[found.end() :]
-        self._types = _types_of(self._tools, found[1])
+        self._types = types_of(self._tools, found[1])
         events.append(ToolCallDelta(self._index, "", self._id, found[1]))
 
     def _step(self, told: list[str], last: bool = False) -> bool:
@@ -139,7 +139,7 @@ class XmlReader:
             return self._string and self._stream(told)
         value = self._held[:at].removesuffix("\n")
         self._held = self._held[at + len(_CLOSE) :]
-        told.append(_escaped(value) + '"' if self._string else self._typed(value))
+        told.append(escaped(value) + '"' if self._string else self._typed(value))
         self._string = None
         return True
 
@@ -163,7 +163,7 @@ class XmlReader:
     def _stream(self, told: list[str]) -> bool:
         """Tell what of a string cannot belong to its end."""
         keep = len(self._held) - _overlap(self._held)
-        told.append(_escaped(self._held[:keep]))
+        told.append(escaped(self._held[:keep]))
         self._held = self._held[keep:]
         return False
 
@@ -183,7 +183,7 @@ def _no_constant(name: str) -> None:
     raise ValueError(name)
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
     return printed(text)[1:-1]
 
 
@@ -197,7 +197,7 @@ def _overlap(text: str) -> int:
     return 0
 
 
-def _types_of(tools: Sequence[ToolSpec], name: str) -> dict[str, frozenset[str]]:
+def types_of(tools: Sequence[ToolSpec], name: str) -> dict[str, frozenset[str]]:
     """The JSON types that each parameter of a tool may have; none for a parameter that may be anything."""
     for tool in tools:
         if tool.name == name:

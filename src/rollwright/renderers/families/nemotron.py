@@ -1,5 +1,5 @@
-"""Nemotron-3: turns between im_start and im_end, calls as tags in tags, tools listed as tags, and a block of reasoning in
-every answer, empty where there is none or where it was dropped. Asking for less effort is not covered."""
+"""Nemotron-3: turns between im_start and im_end, calls as tags in tags, tools listed as tags, and a block of reasoning
+in every answer, empty where there is none or where it was dropped. Asking for less effort is not covered."""
 
 from __future__ import annotations
 

@@ -30,6 +30,10 @@ def as_is(text: str) -> str:
     return text
 
 
+def trim_first_newlines(text: str) -> str:
+    return text.lstrip("\n")
+
+
 class Head(Protocol):
     """Everything before the first ordinary turn: the begin token, the system message, the tool list, and any message
     that the format folds into them."""
@@ -69,6 +73,8 @@ class Results:
     each_close: str
     close: str
     words: Words = as_is
+    between: str = ""
+    """What stands between two results."""
     named: bool = False
     """`each_open` has a `{name}` that stands for the tool's name, and `{id}` for the call's id."""
     id_lead: str = ""
@@ -82,6 +88,8 @@ class Shown(StrEnum):
 
     FILLED = "filled"
     """If there is any, or if the turn is the last thing in the conversation."""
+    ONLY_FILLED = "only_filled"
+    """If there is any."""
     ALWAYS = "always"
     """Even if it is empty."""
 
@@ -112,6 +120,8 @@ class Thinking:
     """What follows the open of the model's turn when it is asked to think."""
     prompt_off: str = ""
     """The same when it is asked not to."""
+    off_skip: str = ""
+    """What the format puts between `prompt_off` and the answer, to be sampled by the model."""
     on: bool = True
     """What the template does when it is not told."""
     words: Words = as_is
@@ -123,6 +133,8 @@ class Thinking:
     """Whether reasoning counts as current in a conversation that has no query at all."""
     in_content: bool = False
     """The template looks for reasoning inside the answer if it is given none. Imitated under PARITY only."""
+    rest: Words = trim_first_newlines
+    """What is done to the answer that is left after that."""
 
 
 class CallReader(Protocol):
@@ -230,6 +242,8 @@ class Family:
     """Control strings that end an answer; the first is `speech.close`."""
     closing: tuple[str, ...] = ()
     """Further stops that close a turn as well as the first does."""
+    stop_opens: bool = False
+    """Nothing closes a turn: the model ends its own with the token that opens the next, which is not written again."""
     system: Wrap | None = None
     """A system message that is not the first; None if the template refuses it."""
     plain: str = r"\s+"
