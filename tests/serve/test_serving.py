@@ -91,9 +91,12 @@ async def test_a_request_that_kills_is_given_up_and_the_others_go_on(puppets, ru
         assert (await client.run(play("plain"))).task_id == "plain"
 
 
-async def test_what_arrived_before_a_death_is_not_run_again(puppets, runs):
+async def test_what_arrived_before_a_death_is_not_run_again(puppets, runs, tmp_path):
+    def mark(trace):
+        (tmp_path / f"seen-{trace.attempt}").touch()
+
     async with puppets(slots=QUICK) as (_, client):
-        group = await client.run_group(play("once:a"), 3)
+        group = await client.run_group(play("once:a"), 3, on_trace=mark)
         assert [trace.attempt for trace in group] == [0, 1, 2]
         assert [attempt for _, attempt, _ in runs()] == ["0", "1", "2", "2"]
 

@@ -69,6 +69,7 @@ class PuppetHost:
         elif verb == "once" and not (self._directory / f"{value}-{position}").exists():
             (self._directory / f"{value}-{position}").touch()
             if position == len(job.attempts) - 1:
+                await self._until_seen(position)
                 os.kill(os.getpid(), signal.SIGKILL)
         elif verb == "block":
             time.sleep(float(value))  # noqa: ASYNC251 - the stall is what is tested
@@ -78,6 +79,12 @@ class PuppetHost:
             raise ValueError("no such thing")
         elif verb == "grow":
             self._hog.append(os.urandom(int(value) * 2**20))
+
+    async def _until_seen(self, count: int) -> None:
+        """Until the client has marked the first `count` traces: what a killed process sent last may never leave it."""
+        async with asyncio.timeout(30):
+            while not all((self._directory / f"seen-{number}").exists() for number in range(count)):
+                await asyncio.sleep(0.01)
 
     async def _sleep(self, seconds: float) -> None:
         try:
