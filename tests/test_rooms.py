@@ -88,7 +88,7 @@ def test_the_front_door_is_light():
 
 EXTRAS = {
     "xllamacpp", "datasets", "pyarrow", "wandb", "opentelemetry", "ray", "prime_sandboxes", "modal", "mcp",
-    "torch", "transformers", "openai", "anthropic",
+    "torch", "transformers", "openai", "anthropic", "playwright",
 }  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """A real browser: pages are seen as pictures, rollouts do not see one another, and nothing but what is allowed is
 reached. Chromium is some 300 MB that the tests do not fetch; without it they skip."""
 
+import asyncio
 import importlib.util
 import struct
 from contextlib import asynccontextmanager
@@ -117,6 +118,19 @@ async def test_rollouts_do_not_see_one_another():
         await browser.leave("one")
         await browser.leave("never seen")
         assert title(await do("open", '{"url": "http://site.test/a"}', "one")) == "/a seen=1"
+
+
+@needs_browser
+async def test_a_cancelled_call_leaves_no_context_behind():
+    async with site() as (port, _), browsing(port) as (browser, do, _images):
+        opening = asyncio.create_task(do("open", '{"url": "http://site.test/a"}'))
+        while not browser._contexts:
+            await asyncio.sleep(0)
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+        await browser.leave("r1")
+        assert (browser._browser.contexts, browser._contexts, browser._journeys) == ([], {}, {})
 
 
 @needs_browser

@@ -14,7 +14,7 @@ from rollwright.rollouts import Environment
 from rollwright.runtimes import Ending, ExecResult, runtime_config
 from rollwright.tasks import Task, load_tasks, make_taskset
 from rollwright.tasks.builtin.harborbox import read_reward
-from rollwright.wire import Layer, TaskBroken, UsageError
+from rollwright.wire import Layer, Stop, TaskBroken, UsageError
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "harbor"
 HARBOR = "rollwright.tasks.builtin.harbor:Harbor"
@@ -188,3 +188,18 @@ async def test_a_task_without_solution_says_so():
     trace = await rolled(Task(id="plain"))
     assert trace.failure.layer is Layer.HARNESS
     assert "knows no solution of its own" in trace.failure.message
+
+
+async def test_limits_of_a_task_hold_for_its_rollouts_and_bad_ones_fail_it():
+    class Limited(Task, frozen=True):
+        limits: dict
+
+        def limit_settings(self):
+            return self.limits
+
+    trace = await rolled(Limited(id="a", prompt="Go.", limits={"max_turns": 0}), "chat")
+    assert (trace.stop, trace.turns) == (Stop.TURNS_SPENT, 0)
+    for wrong in ({"turns": 1}, {"timeout_s": "soon"}, None):
+        trace = await rolled(Limited(id="b", limits=wrong), "chat")
+        assert trace.failure.layer is Layer.TASK
+        assert "the limits of 'b' make no sense" in trace.failure.message

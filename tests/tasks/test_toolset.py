@@ -9,6 +9,7 @@ import pytest
 from rollwright.engines.function import FunctionEngine
 from rollwright.rollouts import Environment
 from rollwright.tasks import Picture, Task, Taskset, Toolset, metric, tool
+from rollwright.tasks.browser import BrowserToolset
 from rollwright.tasks.mcp import McpToolset
 from rollwright.wire import Image, Layer, Text, ToolCall, ToolResult, UsageError, assistant
 
@@ -278,6 +279,15 @@ async def test_a_server_that_dies_is_an_error_of_the_tool():
     (trace,) = await chatted(calling(("add", {"a": 1, "b": 2})), [McpToolset([sys.executable, "-c", dying])])
     assert trace.failure.layer is Layer.TOOL
     assert "add of the MCP server" in trace.failure.message
+
+
+async def test_a_missing_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "mcp", None)
+    with pytest.raises(UsageError, match=r"pip install 'rollwright\[mcp\]'"):
+        await chatted(calling(), [McpToolset("server")])
+    monkeypatch.setitem(sys.modules, "playwright.async_api", None)
+    with pytest.raises(UsageError, match=r"pip install 'rollwright\[browser\]'"):
+        await chatted(calling(), [BrowserToolset(["a.test"])])
 
 
 def test_a_server_is_a_command_or_an_address():

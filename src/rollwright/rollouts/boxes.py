@@ -32,8 +32,11 @@ def config_for(task: Task, config: RuntimeConfig) -> RuntimeConfig:
 
 def limits_for(task: Task, limits: Limits) -> Limits:
     """The run's limits with what `task` sets over them."""
-    wanted = dict(task.limit_settings())
-    return msgspec.structs.replace(limits, **wanted) if wanted else limits
+    try:
+        wanted = dict(task.limit_settings())
+        return msgspec.convert({**msgspec.structs.asdict(limits), **wanted}, Limits) if wanted else limits
+    except Exception as error:  # The border to the author's code.
+        raise TaskBroken(f"the limits of {task.id!r} make no sense: {type(error).__name__}: {error}") from error
 
 
 def _over(task_id: str, config: RuntimeConfig, wanted: Mapping[str, Any]) -> RuntimeConfig:

@@ -14,7 +14,7 @@ from rollwright.intercept import InterceptConfig, Interceptor
 from rollwright.runtimes import PoolConfig, Runtime, RuntimeConfig, RuntimePool, SubprocessConfig
 from rollwright.tasks import Task, Taskset, Toolset, call_group, hooks_of, opened
 from rollwright.traces import LiveTrace
-from rollwright.wire import Failure, RolloutError, Sampling, Score, Stop, Trace
+from rollwright.wire import Failure, RolloutError, Sampling, Score, Stop, TaskBroken, Trace
 
 from .boxes import fresh_box, leased_box, limits_for
 from .rollout import Finished, Rollout, weighted
@@ -143,8 +143,11 @@ class Serving:
 
     async def _rollout(self, task: Task, attempt: int, kept: ExitStack) -> Finished:
         environment = self._environment
-        limits = limits_for(task, environment.limits)
         trace = LiveTrace(task.id, attempt)
+        try:
+            limits = limits_for(task, environment.limits)
+        except TaskBroken as error:
+            return Finished(trace.freeze(Stop.FAILED, failure=Failure.of(error)), {})
         session = Session(
             self._engine,
             trace,

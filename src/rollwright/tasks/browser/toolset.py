@@ -7,6 +7,7 @@ is gone fails the rollout. Chromium's own sandbox is on, unless we are root, whe
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -48,7 +49,8 @@ class BrowserToolset(Toolset):
         self._timeout_ms = timeout_s * 1000
         self._driver: Any = None
         self._browser: Any = None
-        self._contexts: dict[str, Any] = {}
+        self._contexts: dict[str, asyncio.Task[Any]] = {}
+        """Being made, or made. A call that is cancelled meanwhile leaves it to `leave`, which knows of it."""
         self._journeys: dict[str, Journeys] = {}
 
     def __repr__(self) -> str:
@@ -69,6 +71,9 @@ class BrowserToolset(Toolset):
         )
 
     async def close(self) -> None:
+        for making in self._contexts.values():
+            making.cancel()
+        await asyncio.gather(*self._contexts.values(), return_exceptions=True)
         self._contexts.clear()
         self._journeys.clear()
         browser, self._browser = self._browser, None
@@ -81,9 +86,10 @@ class BrowserToolset(Toolset):
                 await driver.stop()
 
     async def leave(self, rollout: str) -> None:
-        context = self._contexts.pop(rollout, None)
-        self._journeys.pop(rollout, None)
-        if context is not None:
+        making = self._contexts.pop(rollout, None)
+        if making is not None:
+            context = await making
+            self._journeys.pop(rollout, None)
             await context.close()
 
     @tool
@@ -150,21 +156,24 @@ class BrowserToolset(Toolset):
             raise ToolRefusal(f"The browser could not do that: {str(error).splitlines()[0][:300]}") from error
 
     async def _page(self, rollout: str) -> Any:
-        context = self._contexts.get(rollout)
-        if context is None:
-            context = await self._browser.new_context(
-                viewport=self._size, accept_downloads=False, service_workers="block", locale="en-US", timezone_id="UTC"
-            )
-            self._contexts[rollout] = context
-            self._journeys[rollout] = Journeys(context, self._timeout_ms / 1000)
-            context.set_default_timeout(self._timeout_ms)
-            await context.route("**/*", self._route)
-            await context.route_web_socket("**/*", self._route_socket)
-            await context.new_page()
+        if rollout not in self._contexts:
+            self._contexts[rollout] = asyncio.create_task(self._make_context(rollout), name=f"browser {rollout}")
+        context = await asyncio.shield(self._contexts[rollout])
         while len(context.pages) > _MAX_PAGES:
             await context.pages[0].close()
         # The newest window is the one in front.
         return context.pages[-1] if context.pages else await context.new_page()
+
+    async def _make_context(self, rollout: str) -> Any:
+        context = await self._browser.new_context(
+            viewport=self._size, accept_downloads=False, service_workers="block", locale="en-US", timezone_id="UTC"
+        )
+        self._journeys[rollout] = Journeys(context, self._timeout_ms / 1000)
+        context.set_default_timeout(self._timeout_ms)
+        await context.route("**/*", self._route)
+        await context.route_web_socket("**/*", self._route_socket)
+        await context.new_page()
+        return context
 
     async def _route(self, route: Any) -> None:
         if self._allowed.admit(route.request.url):
