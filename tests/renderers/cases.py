@@ -6,7 +6,19 @@ from typing import Any
 
 from rollwright.renderers import load_engine
 from rollwright.renderers.contract import PARITY, Reason, RenderOptions, ThinkingPolicy
-from rollwright.renderers.families import deepseek, gemma, glm, harmony, llama, minimax, mistral, nemotron, qwen, qwen35
+from rollwright.renderers.families import (
+    deepseek,
+    deepseek31,
+    gemma,
+    glm,
+    harmony,
+    llama,
+    minimax,
+    mistral,
+    nemotron,
+    qwen,
+    qwen35,
+)
 from rollwright.renderers.ranks import byte_vocabulary
 from rollwright.renderers.render import TableRenderer
 from rollwright.wire import Message, Reasoning, Text
@@ -176,6 +188,16 @@ NEMOTRON = {
     "canonical": words_without_a_tail,
 }
 
+DEEPSEEK_V3 = {
+    "vocabulary": "deepseek_v3",
+    "given": {"bos_token": "<｜begin▁of▁sentence｜>"},
+    "thinking": THINKING,
+    "talker": LATE,
+    # This vocabulary has no tokens for the tags of reasoning.
+    "tells": lambda message: "think>" not in message.text + message.reasoning,
+    "declines": frozenset({Reason.THINKING_DROPPED, Reason.HEAD_MOVED}),
+}
+
 DEEPSEEK_V4 = {
     "vocabulary": "deepseek_v4",
     "given": {"bos_token": "<｜begin▁of▁sentence｜>"},
@@ -196,7 +218,7 @@ MINIMAX = {
         "</minimax:tool_call>",
         "<think>",
         "</think>",
-    ),  # fmt: skip
+    ),
     "tells": tells_invoke,
 }
 
@@ -242,6 +264,7 @@ CASES = [
     Case("gemma3", gemma.GEMMA3, **GEMMA),
     Case("mistralai-Mistral-Nemo-Instruct-2407", mistral.MISTRAL_NEMO, **MISTRAL),
     Case("gptoss", harmony.GPT_OSS, **GPT_OSS),
+    Case("deepseek-ai-DeepSeek-V3.1", deepseek31.DEEPSEEK_V3_1, **DEEPSEEK_V3),
     Case("deepseek-ai-DeepSeek-V4", deepseek.DEEPSEEK_V4, **DEEPSEEK_V4),
     Case("deepseek-ai-DeepSeek-V4-Flash-0731", deepseek.DEEPSEEK_V4_FLASH, **DEEPSEEK_V4),
     Case("MiniMax-M2", minimax.MINIMAX_M2, **MINIMAX),

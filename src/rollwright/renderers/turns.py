@@ -85,7 +85,10 @@ class Turns:
             at += 1
 
     def write_prompt(self, script: Script, message: int) -> None:
+        goes_on = self._family.speech.goes_on and script.speaker == "tool"
         script.turn(message, "assistant")
+        if goes_on:
+            return
         script.frame(self.prompt)
         script.reasoned |= self._prompt_drops
 

@@ -6,6 +6,7 @@ import hashlib
 import re
 
 from .deepseek import DEEPSEEK_V4, DEEPSEEK_V4_FLASH
+from .deepseek31 import DEEPSEEK_V3_1
 from .gemma import GEMMA3
 from .glm import GLM4_5, GLM4_7
 from .harmony import GPT_OSS
@@ -29,6 +30,7 @@ FAMILIES: tuple[Family, ...] = (
     GEMMA3,
     MISTRAL_NEMO,
     GPT_OSS,
+    DEEPSEEK_V3_1,
     DEEPSEEK_V4,
     DEEPSEEK_V4_FLASH,
     MINIMAX_M2,
