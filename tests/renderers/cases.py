@@ -12,6 +12,7 @@ from rollwright.renderers.families import (
     gemma,
     glm,
     harmony,
+    kimi,
     llama,
     minimax,
     mistral,
@@ -21,7 +22,7 @@ from rollwright.renderers.families import (
 )
 from rollwright.renderers.ranks import byte_vocabulary
 from rollwright.renderers.render import TableRenderer
-from rollwright.wire import Message, Reasoning, Text
+from rollwright.wire import Message, Reasoning, Text, ToolCall
 from vocabularies import template, vocabulary
 
 from .oracle import Oracle
@@ -99,6 +100,14 @@ class Case:
 def tells_xml(message):
     """Bare values end at the first closing tag, so a value that holds one cannot be told."""
     return not any("</parameter>" in call.arguments or "</function>" in call.arguments for call in message.tool_calls)
+
+
+def numbered(message):
+    """An answer whose calls are known by their tool and their number."""
+    calls = [
+        ToolCall(f"functions.{call.name}:{at}", call.name, call.arguments) for at, call in enumerate(message.tool_calls)
+    ]
+    return Message("assistant", (*((Text(message.text),) if message.text else ()), *calls))
 
 
 def tells_invoke(message):
@@ -249,6 +258,24 @@ GLM = {
     "canonical": bare_words,
 }
 
+KIMI = {
+    "vocabulary": (
+        "[EOS]",
+        "<|im_end|>",
+        "<|im_user|>",
+        "<|im_assistant|>",
+        "<|im_system|>",
+        "<|im_middle|>",
+        "<|tool_calls_section_begin|>",
+        "<|tool_calls_section_end|>",
+        "<|tool_call_begin|>",
+        "<|tool_call_argument_begin|>",
+        "<|tool_call_end|>",
+    ),
+    "talker": {"late_system": True, "reasoning": False},
+    "canonical": numbered,
+}
+
 CASES = [
     Case("qwen2_5", qwen.QWEN2_5, "qwen2_5", talker=LATE),
     Case("qwen3", **QWEN3, thinking=THINKING, talker=LATE),
@@ -267,6 +294,7 @@ CASES = [
     Case("deepseek-ai-DeepSeek-V3.1", deepseek31.DEEPSEEK_V3_1, **DEEPSEEK_V3),
     Case("deepseek-ai-DeepSeek-V4", deepseek.DEEPSEEK_V4, **DEEPSEEK_V4),
     Case("deepseek-ai-DeepSeek-V4-Flash-0731", deepseek.DEEPSEEK_V4_FLASH, **DEEPSEEK_V4),
+    Case("moonshotai-Kimi-K2", kimi.KIMI_K2, **KIMI),
     Case("MiniMax-M2", minimax.MINIMAX_M2, **MINIMAX),
     Case("glm4moe", glm.GLM4_5, **GLM),
     Case("GLM-4.6", glm.GLM4_5, **GLM),

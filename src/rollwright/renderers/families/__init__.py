@@ -10,6 +10,7 @@ from .deepseek31 import DEEPSEEK_V3_1
 from .gemma import GEMMA3
 from .glm import GLM4_5, GLM4_7
 from .harmony import GPT_OSS
+from .kimi import KIMI_K2
 from .llama import LLAMA3
 from .minimax import MINIMAX_M2
 from .mistral import MISTRAL_NEMO
@@ -34,6 +35,7 @@ FAMILIES: tuple[Family, ...] = (
     DEEPSEEK_V4,
     DEEPSEEK_V4_FLASH,
     MINIMAX_M2,
+    KIMI_K2,
     NEMOTRON3,
     NEMOTRON3_ULTRA,
     GLM4_5,
