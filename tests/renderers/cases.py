@@ -6,10 +6,23 @@ from typing import Any
 
 from rollwright.renderers import load_engine
 from rollwright.renderers.contract import PARITY, Reason, RenderOptions, ThinkingPolicy
-from rollwright.renderers.families import deepseek, gemma, glm, harmony, llama, minimax, mistral, nemotron, qwen, qwen35
+from rollwright.renderers.families import (
+    deepseek,
+    deepseek31,
+    gemma,
+    glm,
+    harmony,
+    kimi,
+    llama,
+    minimax,
+    mistral,
+    nemotron,
+    qwen,
+    qwen35,
+)
 from rollwright.renderers.ranks import byte_vocabulary
 from rollwright.renderers.render import TableRenderer
-from rollwright.wire import Message, Reasoning, Text
+from rollwright.wire import Message, Reasoning, Text, ToolCall
 from vocabularies import template, vocabulary
 
 from .oracle import Oracle
@@ -87,6 +100,14 @@ class Case:
 def tells_xml(message):
     """Bare values end at the first closing tag, so a value that holds one cannot be told."""
     return not any("</parameter>" in call.arguments or "</function>" in call.arguments for call in message.tool_calls)
+
+
+def numbered(message):
+    """An answer whose calls are known by their tool and their number."""
+    calls = [
+        ToolCall(f"functions.{call.name}:{at}", call.name, call.arguments) for at, call in enumerate(message.tool_calls)
+    ]
+    return Message("assistant", (*((Text(message.text),) if message.text else ()), *calls))
 
 
 def tells_invoke(message):
@@ -176,6 +197,16 @@ NEMOTRON = {
     "canonical": words_without_a_tail,
 }
 
+DEEPSEEK_V3 = {
+    "vocabulary": "deepseek_v3",
+    "given": {"bos_token": "<｜begin▁of▁sentence｜>"},
+    "thinking": THINKING,
+    "talker": LATE,
+    # This vocabulary has no tokens for the tags of reasoning.
+    "tells": lambda message: "think>" not in message.text + message.reasoning,
+    "declines": frozenset({Reason.THINKING_DROPPED, Reason.HEAD_MOVED}),
+}
+
 DEEPSEEK_V4 = {
     "vocabulary": "deepseek_v4",
     "given": {"bos_token": "<｜begin▁of▁sentence｜>"},
@@ -196,7 +227,7 @@ MINIMAX = {
         "</minimax:tool_call>",
         "<think>",
         "</think>",
-    ),  # fmt: skip
+    ),
     "tells": tells_invoke,
 }
 
@@ -227,6 +258,24 @@ GLM = {
     "canonical": bare_words,
 }
 
+KIMI = {
+    "vocabulary": (
+        "[EOS]",
+        "<|im_end|>",
+        "<|im_user|>",
+        "<|im_assistant|>",
+        "<|im_system|>",
+        "<|im_middle|>",
+        "<|tool_calls_section_begin|>",
+        "<|tool_calls_section_end|>",
+        "<|tool_call_begin|>",
+        "<|tool_call_argument_begin|>",
+        "<|tool_call_end|>",
+    ),
+    "talker": {"late_system": True, "reasoning": False},
+    "canonical": numbered,
+}
+
 CASES = [
     Case("qwen2_5", qwen.QWEN2_5, "qwen2_5", talker=LATE),
     Case("qwen3", **QWEN3, thinking=THINKING, talker=LATE),
@@ -242,8 +291,10 @@ CASES = [
     Case("gemma3", gemma.GEMMA3, **GEMMA),
     Case("mistralai-Mistral-Nemo-Instruct-2407", mistral.MISTRAL_NEMO, **MISTRAL),
     Case("gptoss", harmony.GPT_OSS, **GPT_OSS),
+    Case("deepseek-ai-DeepSeek-V3.1", deepseek31.DEEPSEEK_V3_1, **DEEPSEEK_V3),
     Case("deepseek-ai-DeepSeek-V4", deepseek.DEEPSEEK_V4, **DEEPSEEK_V4),
     Case("deepseek-ai-DeepSeek-V4-Flash-0731", deepseek.DEEPSEEK_V4_FLASH, **DEEPSEEK_V4),
+    Case("moonshotai-Kimi-K2", kimi.KIMI_K2, **KIMI),
     Case("MiniMax-M2", minimax.MINIMAX_M2, **MINIMAX),
     Case("glm4moe", glm.GLM4_5, **GLM),
     Case("GLM-4.6", glm.GLM4_5, **GLM),

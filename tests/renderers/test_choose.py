@@ -22,6 +22,13 @@ def test_a_template_that_was_proven_decides(case):
         ("Qwen/Qwen3-8B", "qwen3"),
         ("qwen3-30b-a3b", "qwen3"),
         ("Qwen/Qwen3-4B-Instruct-2507", "qwen3-instruct-2507"),
+        ("google/gemma-3-27b-it", "gemma3"),
+        ("mistralai/Mistral-Nemo-Instruct-2407", "mistral-nemo"),
+        ("openai/gpt-oss-120b", "gpt-oss"),
+        ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "nemotron3"),
+        ("nvidia/NVIDIA-Nemotron-3-Ultra", "nemotron3-ultra"),
+        ("zai-org/GLM-4.5-Air", "glm4.5"),
+        ("zai-org/GLM-4.7-Flash", "glm4.7"),
     ],
 )
 def test_a_name_tells_the_family(model, family):
@@ -31,7 +38,8 @@ def test_a_name_tells_the_family(model, family):
 
 
 @pytest.mark.parametrize(
-    "model", ["Qwen/Qwen3-Coder-30B", "Qwen/Qwen3-VL-8B", "Qwen/Qwen3-4B-Thinking-2507", "gpt-2", ""]
+    "model",
+    ["Qwen/Qwen3-Coder-30B", "Qwen/Qwen3-VL-8B", "Qwen/Qwen3-4B-Thinking-2507", "google/gemma-3n-E4B-it", "gpt-2", ""],
 )
 def test_a_name_that_only_sounds_alike_tells_nothing(model):
     assert by_name(model) is None

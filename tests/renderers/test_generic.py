@@ -83,7 +83,7 @@ class Foreign:
 
 @cache
 def _engine(name):
-    return load_engine(vocabulary(name))
+    return load_engine(byte_vocabulary(name) if isinstance(name, tuple) else vocabulary(name))
 
 
 def controls(renderer, ids):
@@ -91,6 +91,11 @@ def controls(renderer, ids):
     return [id for id in ids.tolist() if id in known]
 
 
+KIMI = (
+    "[EOS]", "<|im_end|>", "<|im_user|>", "<|im_assistant|>", "<|im_system|>", "<|im_middle|>", "<think>", "</think>",
+    "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_begin|>", "<|tool_call_argument_begin|>",
+    "<|tool_call_end|>",
+)  # fmt: skip
 PLAIN = {"tools": False, "reasoning": False}
 FOREIGN = [
     Foreign("qwen2_5", "qwen2_5", talker={"late_system": True}),
@@ -103,6 +108,8 @@ FOREIGN = [
     Foreign("gemma3", "gemma3", GEMMA, talker=PLAIN, reads=False, extends=10),
     Foreign("deepseekv3", "deepseek_v3", DEEPSEEK, arguments="text", reads=False, extends=0),
     Foreign("MiMo-VL", "qwen3"),
+    # Its own vocabulary cannot be had, and the sandbox refuses how it numbers calls.
+    Foreign("Kimi-K2-Instruct", KIMI, talker=PLAIN, reads=False),
 ]
 every_template = pytest.mark.parametrize("case", FOREIGN, ids=str)
 

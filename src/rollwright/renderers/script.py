@@ -29,7 +29,7 @@ _piece = tuple.__new__
 class Script:
     """Collects pieces. The table's writers call `frame` and `said`; `turn` tells whose pieces follow."""
 
-    __slots__ = ("_literal", "_message", "_policy", "_role", "asks", "image", "note", "pieces", "reasoned")
+    __slots__ = ("_literal", "_message", "_policy", "_role", "asks", "image", "note", "pieces", "reasoned", "speaker")
 
     def __init__(self, literal: Literals, image: str = "") -> None:
         self.pieces: list[Piece] = []
@@ -40,12 +40,16 @@ class Script:
         """The prompt of an answer follows the last message."""
         self.note = ""
         """What a table's writer wants to know when the tape is extended."""
+        self.speaker: Role = "system"
+        """Who spoke last, the system apart."""
         self._literal = literal
         self.turn(-1, "system")
 
     def turn(self, message: int, role: Role) -> None:
         """What follows belongs to this message; -1 is the format itself."""
         self._message = message
+        if role != "system":
+            self.speaker = role
         self._role: Role = role
         self._policy: LiteralPolicy = getattr(self._literal, role)
 

@@ -85,7 +85,10 @@ class Turns:
             at += 1
 
     def write_prompt(self, script: Script, message: int) -> None:
+        goes_on = self._family.speech.goes_on and script.speaker == "tool"
         script.turn(message, "assistant")
+        if goes_on:
+            return
         script.frame(self.prompt)
         script.reasoned |= self._prompt_drops
 
@@ -139,7 +142,7 @@ class Turns:
         script.frame(before + first)
         for word in fields:
             if word == "{name}":
-                script.said(names.get(result.call_id, ""))
+                script.said(_name(names, result.call_id))
             elif word == "{id}":
                 script.said(result.call_id)
             else:
@@ -217,6 +220,11 @@ def _results(message: Message) -> list[ToolResult]:
     if found or len(rest) != len(message.parts):
         raise UsageError("a message of role tool holds results and nothing else")
     return [ToolResult("", rest)]
+
+
+def _name(names: Mapping[str, str], id: str) -> str:
+    """The tool that a result is of. Where there was one call only, its result needs no id to be known."""
+    return names.get(id) or (next(iter(names.values())) if len(names) == 1 else "")
 
 
 def _names(messages: Sequence[Message]) -> dict[str, str]:

@@ -6,9 +6,11 @@ import hashlib
 import re
 
 from .deepseek import DEEPSEEK_V4, DEEPSEEK_V4_FLASH
+from .deepseek31 import DEEPSEEK_V3_1
 from .gemma import GEMMA3
 from .glm import GLM4_5, GLM4_7
 from .harmony import GPT_OSS
+from .kimi import KIMI_K2
 from .llama import LLAMA3
 from .minimax import MINIMAX_M2
 from .mistral import MISTRAL_NEMO
@@ -29,9 +31,11 @@ FAMILIES: tuple[Family, ...] = (
     GEMMA3,
     MISTRAL_NEMO,
     GPT_OSS,
+    DEEPSEEK_V3_1,
     DEEPSEEK_V4,
     DEEPSEEK_V4_FLASH,
     MINIMAX_M2,
+    KIMI_K2,
     NEMOTRON3,
     NEMOTRON3_ULTRA,
     GLM4_5,

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from rollwright.renderers.contract import Reason, RenderOptions, ThinkingPolicy
 from rollwright.renderers.engine import TokenEngine
@@ -16,8 +17,8 @@ from .calls_invoke import InvokeCalls
 from .jsons import printed, tool_object
 from .table import Family, Past, Results, Shown, Speech, Thinking, Wrap, as_is
 
-_BOS, _EOS = "<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>"
-_USER, _SPEAK = "<｜User｜>", "<｜Assistant｜>"
+BOS, EOS = "<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>"
+USER, SPEAK = "<｜User｜>", "<｜Assistant｜>"
 _MARK = "｜DSML｜"
 _CALLS_OPEN, _CALLS_CLOSE = f"\n\n<{_MARK}tool_calls>\n", f"</{_MARK}tool_calls>"
 _CALLS = InvokeCalls(_MARK, typed=True, empty="\n")
@@ -32,20 +33,20 @@ _HARD = (
 )
 _HARDER = (
     "Reasoning Effort: Beyond maximum — exhaustive, relentless, and uncompromising.\nYou MUST reason with the utmost "
-    "depth and rigor, leaving absolutely nothing to chance: exhaustively decompose the problem into its most fundamental "
-    "components, trace every causal chain to its root, and resolve the underlying cause rather than any surface "
-    "symptom.\nDo not stop reasoning until you have independently verified the solution from multiple angles and are "
-    "certain that no assumption remains unchecked and no error remains undiscovered.\n\n"
+    "depth and rigor, leaving absolutely nothing to chance: exhaustively decompose the problem into its most "
+    "fundamental components, trace every causal chain to its root, and resolve the underlying cause rather than any "
+    "surface symptom.\nDo not stop reasoning until you have independently verified the solution from multiple angles "
+    "and are certain that no assumption remains unchecked and no error remains undiscovered.\n\n"
 )
 _LISTING = (
-    "## Tools\n\nYou have access to a set of tools to help answer the user's question. You can invoke tools by writing a "
-    f'"<{_MARK}tool_calls>" block like the following:\n\n<{_MARK}tool_calls>\n<{_MARK}invoke name="$TOOL_NAME">\n'
+    "## Tools\n\nYou have access to a set of tools to help answer the user's question. You can invoke tools by writing "
+    f'a "<{_MARK}tool_calls>" block like the following:\n\n<{_MARK}tool_calls>\n<{_MARK}invoke name="$TOOL_NAME">\n'
     f'<{_MARK}parameter name="$PARAMETER_NAME" string="true|false">$PARAMETER_VALUE</{_MARK}parameter>\n...\n'
     f'</{_MARK}invoke>\n<{_MARK}invoke name="$TOOL_NAME2">\n...\n</{_MARK}invoke>\n</{_MARK}tool_calls>\n\n'
     'String parameters should be specified as is and set `string="true"`. For all other types (numbers, booleans, '
     'arrays, objects), pass the value in JSON format and set `string="false"`.\n\nIf thinking_mode is enabled '
-    "(triggered by <think>), you MUST output your complete reasoning inside <think>...</think> BEFORE any tool calls or "
-    "final response.\n\nOtherwise, output directly after </think> with tool calls or final response.\n\n"
+    "(triggered by <think>), you MUST output your complete reasoning inside <think>...</think> BEFORE any tool calls "
+    "or final response.\n\nOtherwise, output directly after </think> with tool calls or final response.\n\n"
     "### Available Tool Schemas\n\n"
 )
 _LISTED = "\nYou MUST strictly follow the above defined tool name and parameter schemas to invoke tool calls.\n"
@@ -64,10 +65,10 @@ class DeepSeekHead:
         called = any(message.role == "tool" for message in messages)
         keeps = bool(tools) or called or options.history is ThinkingPolicy.KEEP
         script.note = _DROPS if options.thinking and not keeps else ""
-        script.frame(_BOS)
+        script.frame(BOS)
         if options.thinking and messages:
             script.frame(self.efforts.get(options.effort, ""))
-        told = self._write_system(script, messages)
+        told = write_system(script, messages)
         script.turn(-1, "system")
         if tools:
             script.frame("\n\n" + _LISTING if told else _LISTING)
@@ -75,20 +76,22 @@ class DeepSeekHead:
             script.frame(_LISTED)
         return 0
 
-    def _write_system(self, script: Script, messages: Sequence[Message]) -> bool:
-        joint, told = "", False
-        for at, message in enumerate(messages):
-            if message.role == "system":
-                script.turn(at, "system")
-                script.frame(joint)
-                script.shown(message.parts, as_is)
-                told |= bool(joint or message.text)
-                joint = "\n\n"
-        return told
+
+def write_system(script: Script, messages: Sequence[Message]) -> bool:
+    """The system messages in a row. Whether there was anything to write."""
+    joint, told = "", False
+    for at, message in enumerate(messages):
+        if message.role == "system":
+            script.turn(at, "system")
+            script.frame(joint)
+            script.shown(message.parts, as_is)
+            told |= bool(joint or message.text)
+            joint = "\n\n"
+    return told
 
 
 def _check(messages: Sequence[Message]) -> None:
-    for before, message in zip(messages, messages[1:], strict=False):
+    for before, message in pairwise(messages):
         if message.role == "tool" and before.role in ("user", "system"):
             raise UsageError("in this format results of tools follow the answer that called them")
 
@@ -101,7 +104,7 @@ class DeepSeekHeard:
         before = at - 1
         while before >= 0 and messages[before].role == "system":
             before -= 1
-        script.frame("\n\n" if before >= 0 and messages[before].role != "assistant" else _USER)
+        script.frame("\n\n" if before >= 0 and messages[before].role != "assistant" else USER)
         script.shown(messages[at].parts, as_is)
         return True
 
@@ -113,7 +116,7 @@ class DeepSeekVoice:
     thinks: bool
 
     def write(self, script: Script, messages: Sequence[Message], at: int) -> None:
-        script.frame(_SPEAK)
+        script.frame(SPEAK)
         last = all(message.role in ("assistant", "system") for message in messages[at + 1 :])
         if self.thinks and (last or script.note != _DROPS):
             script.reasoned = True
@@ -137,24 +140,29 @@ class DeepSeekVoice:
                 _CALLS.write(script, call)
                 script.frame(_CALLS.tail)
             script.frame(_CALLS_CLOSE)
-        script.frame(_EOS)
+        script.frame(EOS)
 
 
 def _voice(options: RenderOptions) -> DeepSeekVoice:
     return DeepSeekVoice(bool(options.thinking))
 
 
-def _nothing(text: str) -> str:
+def no_words(text: str) -> str:
     """A system message stands in the head, wherever it was said."""
     return ""
 
 
 def _declines(engine: TokenEngine, tape: Tape, messages: Sequence[Message]) -> Reason | None:
-    roles = {message.role for message in messages}
-    if "system" in roles or ("tool" in roles and tape.note == _DROPS):
-        # A first result of a tool brings reasoning back that was dropped before.
-        return Reason.HEAD_MOVED
-    return Reason.THINKING_DROPPED if tape.note == _DROPS and "user" in roles else None
+    if tape.note != _DROPS:
+        return moves_system(messages)
+    # A first result of a tool brings reasoning back that was dropped before.
+    called = any(message.role == "tool" for message in messages)
+    return Reason.HEAD_MOVED if called else moves_system(messages) or Reason.THINKING_DROPPED
+
+
+def moves_system(messages: Sequence[Message]) -> Reason | None:
+    """All that the system says stands in the head."""
+    return Reason.HEAD_MOVED if any(message.role == "system" for message in messages) else None
 
 
 DEEPSEEK_V4 = Family(
@@ -162,11 +170,11 @@ DEEPSEEK_V4 = Family(
     fingerprints=("f8b442fab67e75b3aa468334b5cdda67",),
     models=(r"deepseek-?v4(?!.*flash)",),
     head=DeepSeekHead({"max": _HARD}),
-    user=Wrap(_USER, ""),
-    system=Wrap("", "", _nothing),
+    user=Wrap(USER, ""),
+    system=Wrap("", "", no_words),
     speech=Speech(
-        _SPEAK,
-        _EOS,
+        SPEAK,
+        EOS,
         "",
         thinking=Thinking(
             begin="<think>",
@@ -184,8 +192,8 @@ DEEPSEEK_V4 = Family(
         calls_close=_CALLS_CLOSE,
         voice=_voice,
     ),
-    results=Results(_USER, "<tool_result>", "</tool_result>", "", between="\n\n"),
-    stops=(_EOS,),
+    results=Results(USER, "<tool_result>", "</tool_result>", "", between="\n\n"),
+    stops=(EOS,),
     heard=DeepSeekHeard(),
     declines=_declines,
 )

@@ -220,6 +220,8 @@ class Speech:
     """The template does not show the text of a turn that calls tools."""
     one_call: bool = False
     """The template refuses more than one call in a turn."""
+    goes_on: bool = False
+    """After results of tools the model's turn goes on, and nothing is written to make it speak."""
     voice: Callable[[RenderOptions], Voice] | None = None
     """Writes the turn in place of the lines above."""
 
