@@ -149,7 +149,7 @@ CONTROLS = (
     "<|start_header_id|>", "<|python_tag|>", "<|begin_of_text|>", "<start_of_turn>", "<start_of_turn>model\n",
     "<start_of_image>",
     "[INST]", "[/INST]", "[TOOL_CALLS]", "[TOOL_RESULTS]{",
-    "<｜User｜>", "<｜tool▁calls▁begin｜>", "｜DSML｜", "]~b]", "<minimax:tool_call>",
+    "<｜User｜>", "<｜tool", "｜DSML｜", "]~b]", "<minimax:tool_call>",
     "<|user|>", "<|assistant|>\n", "<arg_key>", "</arg_value>",
     "<|channel|>", "<|message|>", "<|end|>", "<|start|>assistant",
 )  # fmt: skip
