@@ -170,6 +170,8 @@ GEMMA = {
     "vocabulary": "gemma3",
     "given": {"bos_token": "<bos>"},
     "talker": {"tools": False, "reasoning": False, "images": True},
+    # Its vocabulary writes a space as this sign, and cannot tell the two apart.
+    "tells": lambda message: "▁" not in message.text,
 }
 
 MISTRAL = {
