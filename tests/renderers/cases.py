@@ -149,7 +149,7 @@ CONTROLS = (
     "<|start_header_id|>", "<|python_tag|>", "<|begin_of_text|>", "<start_of_turn>", "<start_of_turn>model\n",
     "<start_of_image>",
     "[INST]", "[/INST]", "[TOOL_CALLS]", "[TOOL_RESULTS]{",
-    "<｜User｜>", "<｜tool▁calls▁begin｜>", "｜DSML｜", "]~b]", "<minimax:tool_call>",
+    "<｜User｜>", "<｜tool", "｜DSML｜", "]~b]", "<minimax:tool_call>",
     "<|user|>", "<|assistant|>\n", "<arg_key>", "</arg_value>",
     "<|channel|>", "<|message|>", "<|end|>", "<|start|>assistant",
 )  # fmt: skip
@@ -170,6 +170,8 @@ GEMMA = {
     "vocabulary": "gemma3",
     "given": {"bos_token": "<bos>"},
     "talker": {"tools": False, "reasoning": False, "images": True},
+    # Its vocabulary writes a space as this sign, and cannot tell the two apart.
+    "tells": lambda message: "▁" not in message.text,
 }
 
 MISTRAL = {

@@ -45,7 +45,7 @@ def talk(case, text, *, everywhere=False):
 def test_no_control_string_of_the_vocabulary_gets_through(case):
     renderer = case.renderer()
     # Of those that differ in a number only, a few stand for all.
-    names = [name for name in lexicon_of(renderer.engine, case.family.plain).controls if not re.search(r"\d{3}", name)]
+    names = [name for name in lexicon_of(renderer.engine, case.family.plain).controls if not re.search(r"\d\d", name)]
     plain = controls(renderer, renderer.render(*talk(case, "word")).ids)
     for at in range(0, len(names), 40):
         text = "a".join(names[at : at + 40])

@@ -99,13 +99,13 @@ class Turns:
             self._voice.answer(script, message)
             return
         text, reasoning = self._split(script, message)
-        thinking = speech.thinking
+        leads, thinking = bool(text), speech.thinking
         if thinking is not None and (self.thinks if self.prompt_reasons else reasoning):
             script.frame(thinking.open[len(thinking.prompt) :] if self.prompt_reasons else thinking.open)
             script.said(thinking.words(reasoning))
             script.frame(thinking.close)
             text = thinking.answer(text)
-        self._write_spoken(script, message, text, bool(text))
+        self._write_spoken(script, message, text, leads)
         script.frame(speech.close)
 
     def _write_heard(self, script: Script, message: Message) -> None:
