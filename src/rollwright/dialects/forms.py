@@ -25,7 +25,7 @@ class Group(NamedTuple):
     elements: int
     messages: tuple[Message, ...]
     closed: bool = True
-    """Whether no element that follows can belong to it. All but the last group of a list are closed."""
+    """Whether no element could belong to it, whichever follows: a later request may go on otherwise."""
 
 
 class Settings(Struct, frozen=True):

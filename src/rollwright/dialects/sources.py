@@ -44,6 +44,8 @@ class Mark(NamedTuple):
     holes: int
     messages: int
     elements: int
+    closed: bool = True
+    """Whether what follows cannot change what stands before it."""
 
 
 class Listing:
@@ -58,14 +60,14 @@ class Listing:
         """One before the first group, and one after each."""
         self.ends = [len(head)]
         """Of the marks, for searching."""
-        self.closed = True
-        """Whether what follows the last group cannot change it."""
 
     def mark_before(self, at: int) -> int:
         """The last mark at or before the offset `at` of the body; -1 if there is none. Nothing that may still change
         stands before it."""
         found = bisect_right(self.ends, at) - 1
-        return found - 1 if found == len(self.marks) - 1 and not self.closed else found
+        while found >= 0 and not self.marks[found].closed:
+            found -= 1
+        return found
 
     def add(self, raw: bytes, group: Group, noted: Sequence[Noted]) -> None:
         """Add a group of elements. `raw` is its text, with the comma before it; `noted` are its images, in order."""
@@ -80,9 +82,9 @@ class Listing:
         self.messages += group.messages
         last = self.marks[-1]
         self._mark(Mark(
-            last.end + len(raw), len(self.text), len(self.holes), len(self.messages), last.elements + group.elements
+            last.end + len(raw), len(self.text), len(self.holes), len(self.messages), last.elements + group.elements,
+            group.closed,
         ))  # fmt: skip
-        self.closed = group.closed
 
     def _mark(self, mark: Mark) -> None:
         self.marks.append(mark)

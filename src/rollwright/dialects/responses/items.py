@@ -99,7 +99,7 @@ def _read_said(items: list[ItemIn], at: int, around: Around) -> Group:
         else:
             break
         end += 1
-    closed = end < len(items) or (bool(outputs) and not awaited)
+    closed = bool(outputs) and not awaited
     return Group(end - at, (Message("assistant", tuple(said)), *outputs) if said else tuple(outputs), closed)
 
 
