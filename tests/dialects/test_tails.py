@@ -329,3 +329,16 @@ def test_a_changed_message_is_written_anew_among_those_that_stay():
     assert written == [elements[0], {"role": "user", "content": "new"}, elements[1]]
     foreign = write("messages", edited_call, Hashes())["messages"]
     assert "name" not in foreign[0]
+
+
+def test_an_answer_that_another_request_goes_on_with_is_read_as_one():
+    """What followed an answer in an earlier request says nothing of what may follow it in a later one."""
+
+    def body(*said):
+        items = [{"type": "message", "role": role, "content": text} for role, text in said]
+        return json.dumps({"model": "m", "input": items}).encode()
+
+    form, tails = DIALECTS["responses"].form, Tails(Hashes())
+    tails.read(form, body(("user", "Begin."), ("assistant", "one"), ("user", "more")))
+    later = body(("user", "Begin."), ("assistant", "one"), ("assistant", "two"))
+    assert tails.read(form, later).call.messages == DIALECTS["responses"].read_request(later, Hashes()).messages
