@@ -1,22 +1,20 @@
-"""A finished group: the samples it gives, and what became of each of its rollouts.
+"""The words of the books: a ticket to run a group, what became of each of its rollouts, and the sums.
 
-`compile_group` does all work of the size of tokens, when the group arrives and in a thread; what is left for the end of
-the step is of the size of samples.
+No arrays here: what a rollout weighs is told in numbers, so that dispatch, its simulator and its checkpoint are the same
+plain code. Samples lie where landing.py put them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from enum import StrEnum
 
 import msgspec
-import numpy as np
 
 from rollwright.wire import Trace
 
-from .advantages import group_centred
-from .samples import DropReason, Sample, samples_of, why_dropped
+from .samples import DropReason, why_dropped
 
 
 class Fate(StrEnum):
@@ -30,43 +28,62 @@ class Outcome(msgspec.Struct, frozen=True):
 
     fate: Fate
     reason: str = ""
-    """A DropReason, or layer and kind of the failure; empty for what is trained."""
+    """A DropReason, the name of a filter, or layer and kind of the failure; empty for what is trained."""
 
 
 class Ticket(msgspec.Struct, frozen=True):
     """The right to run one group."""
 
     number: int
-    """Counts dispatched groups from 0."""
+    """Counts dispatched groups of the run from 0."""
+    source: str
+    """Name of the source its task is from."""
     task: int
-    """Index into the tasks."""
+    """Index into the tasks of the source."""
     first_attempt: int
+    size: int
+    """Rollouts."""
+    version: int = 0
+    """Newest policy version when it was dispatched."""
 
 
-class Group(msgspec.Struct, frozen=True, eq=False):
+class Arrival(msgspec.Struct, frozen=True):
+    """One rollout of a group that has come back, without its arrays."""
+
+    outcome: Outcome
+    """TRAINED here means that it can be trained."""
+    reward: float = 0.0
+    finished: bool = False
+    """Whether the reward means something, so that the others may be measured by it."""
+    agent: str = ""
+    """Who played, where a task has several players; baselines may be kept apart by it."""
+    tokens: int = 0
+    trained_tokens: int = 0
+    bytes: int = 0
+    """Of its samples, where they lie."""
+    oldest_version: int = 0
+    """The oldest policy version that sampled any of it."""
+    newest_version: int = 0
+    flags: tuple[str, ...] = ()
+    """The filters that caught it by looking at its tokens."""
+
+
+class Landed(msgspec.Struct, frozen=True):
+    """A group that has come back: whatever is said of its rollouts, and where their samples lie."""
+
     ticket: Ticket
-    outcomes: tuple[Outcome, ...]
-    samples: tuple[Sample, ...] = ()
-    rewards: tuple[float, ...] = ()
-    """Of the members that finished, whether their tokens can be trained or not."""
+    arrivals: tuple[Arrival, ...]
+    path: str = ""
+    """The file of its samples; empty if it has none, or if they are held in memory."""
+
+    @property
+    def bytes(self) -> int:
+        return sum(arrival.bytes for arrival in self.arrivals)
 
 
-def compile_group(ticket: Ticket, traces: Sequence[Trace], *, divide_by_std: bool = False) -> Group:
-    outcomes = tuple(map(outcome_of, traces))
-    finished_G = np.fromiter(map(_finished, traces), np.bool_, len(traces))  # noqa: N806
-    rewards_G = np.fromiter((trace.reward for trace in traces), np.float64, len(traces))  # noqa: N806
-    advantages = group_centred(rewards_G, finished_G, divide_by_std=divide_by_std).tolist()
-    samples = tuple(
-        msgspec.structs.replace(sample, advantage=advantage)
-        for trace, advantage in zip(traces, advantages, strict=True)
-        for sample in samples_of(trace)
-    )
-    return Group(ticket, outcomes, samples, tuple(rewards_G[finished_G].tolist()))
-
-
-def lost_group(ticket: Ticket, size: int, reason: str) -> Group:
+def lost_group(ticket: Ticket, reason: str) -> Landed:
     """A group of which nothing came back."""
-    return Group(ticket, (Outcome(Fate.FAILED, reason),) * size)
+    return Landed(ticket, (Arrival(Outcome(Fate.FAILED, reason)),) * ticket.size)
 
 
 def outcome_of(trace: Trace) -> Outcome:
@@ -80,19 +97,17 @@ def outcome_of(trace: Trace) -> Outcome:
             return Outcome(Fate.DROPPED, reason)
 
 
-def _finished(trace: Trace) -> bool:
-    """Whether the reward means something, so that the others may be measured by it."""
+def finished(trace: Trace) -> bool:
     return math.isfinite(trace.reward) and why_dropped(trace) not in (DropReason.FAILED, DropReason.CANCELLED)
 
 
-class Accounts:
+class Accounts(msgspec.Struct):
     """The books: what was dispatched, and what became of it."""
 
-    def __init__(self) -> None:
-        self.dispatched = 0
-        self.trained = 0
-        self.dropped: dict[str, int] = {}
-        self.failed: dict[str, int] = {}
+    dispatched: int = 0
+    trained: int = 0
+    dropped: dict[str, int] = {}
+    failed: dict[str, int] = {}
 
     def __repr__(self) -> str:
         dropped, failed = sum(self.dropped.values()), sum(self.failed.values())
@@ -103,6 +118,7 @@ class Accounts:
 
     @property
     def in_flight(self) -> int:
+        """Dispatched and not settled: running, or buffered for a batch."""
         return self.dispatched - self.trained - sum(self.dropped.values()) - sum(self.failed.values())
 
     def settle(self, outcomes: Iterable[Outcome]) -> None:
