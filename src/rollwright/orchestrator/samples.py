@@ -43,6 +43,14 @@ class Sample(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     """Counts the leaves of the trace, oldest first."""
     reward: float
     advantage: float = 0.0
+    group: int = -1
+    """Number of the ticket that its group ran under; -1 if it is of none."""
+    source: str = ""
+    """Name of the source that its task is from."""
+    rank: int = -1
+    """The trainer's rank that gets it; -1 where the batch is not packed."""
+    micro: int = -1
+    """Its micro-batch on that rank, from 0; -1 where the batch is not packed."""
     ids: Ids
     mask: Mask
     """True where this sample trains the token: it was sampled, and no older branch trains it."""
