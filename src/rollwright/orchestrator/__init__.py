@@ -2,11 +2,6 @@
 
 from .advantages import group_centred as group_centred
 from .batches import Batch as Batch
-from .dispatch import GroupsFailed as GroupsFailed
-from .loop import GroupRunner as GroupRunner
-from .loop import orchestrate as orchestrate
-from .reports import Report as Report
-from .reports import StepReport as StepReport
 from .samples import DropReason as DropReason
 from .samples import Sample as Sample
 from .samples import samples_of as samples_of
