@@ -1,13 +1,14 @@
 """Branches of a trace as columns. A sample is exactly what the engine received and sampled along one chain of calls.
 
-Covered: the tapes of all branches, which of them trains a token that several share, routed experts at absolute offsets,
-and the reason why a trace gives nothing. Not covered: rewards of neighbours (advantages.py), files (batches.py).
+Covered: the tapes of all branches, which of them trains a token that several share, and the reason why a trace gives
+nothing. Not covered: where routed experts lie (routing.py), rewards of neighbours (advantages.py), files (landing.py).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 
 import msgspec
@@ -15,6 +16,8 @@ import numpy as np
 
 from rollwright.wire import CallRecord, Stop, TokenSegment, Trace, WireError
 from rollwright.wire.arrays import Experts, Ids, Ints, Logprobs, Mask, check_column
+
+from .routing import Piece, fill, plan_routing
 
 
 class DropReason(StrEnum):
@@ -32,6 +35,21 @@ class DropReason(StrEnum):
     BROKEN_ROUTING = "broken_routing"
     """Routed experts reach past the tape, or change their shape along it."""
     NOTHING_SAMPLED = "nothing_sampled"
+
+
+class ErrorPolicy(StrEnum):
+    """What becomes of a rollout that failed, or whose reward is not a number, after the model has spoken.
+
+    Either way it sets no baseline and trains no token. A call that failed inside a rollout that went on is no part of
+    any tape, so it takes nothing from the rest, under either policy.
+    """
+
+    DROP = "drop"
+    """It gives no samples; another rollout takes its place."""
+    MASK = "mask"
+    """Its samples come along with a mask that is false everywhere, so that it keeps its place in the batch and the
+    number of rollouts that a loss is divided by does not depend on how many failed. What has no sampled token to show,
+    and what was cancelled, is dropped all the same."""
 
 
 class Sample(msgspec.Struct, frozen=True, eq=False, kw_only=True):
@@ -87,6 +105,11 @@ class Sample(msgspec.Struct, frozen=True, eq=False, kw_only=True):
             raise WireError(f"routed experts of {len(self.routed)} rows do not fit {len(self.ids)} ids")
 
 
+def maskable(trace: Trace) -> bool:
+    """Whether ErrorPolicy.MASK keeps the place of this trace."""
+    return why_dropped(trace) in (DropReason.FAILED, DropReason.REWARD_NOT_FINITE) and not _why_tapes_unfit(trace.calls)
+
+
 def why_dropped(trace: Trace) -> DropReason | None:
     """None exactly where `samples_of` gives samples."""
     if trace.failure is not None or trace.stop is Stop.FAILED:
@@ -102,15 +125,33 @@ def why_dropped(trace: Trace) -> DropReason | None:
 
 def samples_of(trace: Trace) -> list[Sample]:
     """One sample per branch that trains a token. Work and memory are those of the tapes that come out."""
-    if why_dropped(trace) is not None:
-        return []
-    samples: list[Sample] = []
+    drafts = drafts_of(trace) if why_dropped(trace) is None else []
+    for draft in drafts:
+        fill(draft.pieces)
+    return [draft.sample for draft in drafts]
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A sample whose columns are still zero, and what is to lie in them."""
+
+    sample: Sample
+    pieces: list[Piece]
+    trained_tokens: int
+
+
+def drafts_of(trace: Trace, *, masked: bool = False) -> list[Draft]:
+    """The samples of a trace whose tapes fit, without a token moved. A masked one trains none of its tokens."""
+    counts = [0 if (tape := _tape(call)) is None else int(np.count_nonzero(tape.sampled)) for call in trace.calls]
+    drafts: list[Draft] = []
     trained: set[int] = set()
     for branch, leaf in enumerate(_leaves(trace.calls)):
-        sample = _sample_of(trace, branch, _chain(trace.calls, leaf), trained)
-        if sample.mask.any():
-            samples.append(sample)
-    return samples
+        chain = _chain(trace.calls, leaf)
+        fresh = {call for call, _ in chain} - trained
+        trained |= fresh
+        if any(counts[call] for call in fresh):
+            drafts.append(_draft(trace, branch, chain, set() if masked else fresh, counts))
+    return drafts
 
 
 def _tape(call: CallRecord) -> TokenSegment | None:
@@ -159,60 +200,35 @@ def _chain(calls: Sequence[CallRecord], leaf: int) -> list[tuple[int, TokenSegme
     return chain[::-1]
 
 
-def _sample_of(trace: Trace, branch: int, chain: list[tuple[int, TokenSegment]], trained: set[int]) -> Sample:
-    """`trained` are the calls that an older branch trains; those of this chain join them."""
-    span_lengths = np.fromiter((len(tape.ids) for _, tape in chain), np.int64, len(chain))
+def _draft(
+    trace: Trace, branch: int, chain: list[tuple[int, TokenSegment]], fresh: set[int], counts: list[int]
+) -> Draft:
+    """`fresh` are the calls that this branch trains: no older one does."""
+    tapes = [tape for _, tape in chain]
+    span_lengths = np.fromiter((len(tape.ids) for tape in tapes), np.int64, len(tapes))
     ends = np.cumsum(span_lengths).tolist()
-    ids = np.empty(ends[-1], np.int32)
+    ids, logprobs = np.zeros(ends[-1], np.int32), np.zeros(ends[-1], np.float32)
     mask = np.zeros(ends[-1], np.bool_)
-    logprobs = np.empty(ends[-1], np.float32)
+    pieces: list[Piece] = []
     for (call, tape), end in zip(chain, ends, strict=True):
-        place = slice(end - len(tape.ids), end)
-        ids[place] = tape.ids
-        logprobs[place] = tape.logprobs
-        if call not in trained:
-            mask[place] = tape.sampled
-            trained.add(call)
-    routed, routed_hole = _land_routing(chain, ends)
-    return Sample(
+        start = end - len(tape.ids)
+        pieces += (Piece(ids, start, tape.ids), Piece(logprobs, start, tape.logprobs))
+        if call in fresh:
+            pieces.append(Piece(mask, start, tape.sampled))
+    routed = plan_routing(tapes, ends)
+    sample = Sample(
         task_id=trace.task_id,
         attempt=trace.attempt,
         branch=branch,
-        reward=trace.reward,
+        # A number also where the score was none: a masked sample's reward counts for nothing, and NaN spreads.
+        reward=trace.reward if math.isfinite(trace.reward) else 0.0,
         ids=ids,
         mask=mask,
         logprobs=logprobs,
         span_lengths=span_lengths,
         span_versions=np.fromiter((trace.calls[call].policy_version for call, _ in chain), np.int64, len(chain)),
-        routed=routed,
-        routed_hole=routed_hole,
+        routed=routed.rows if routed else None,
+        routed_hole=routed.hole if routed else None,
     )
-
-
-def _land_routing(chain: list[tuple[int, TokenSegment]], ends: list[int]) -> tuple[Experts | None, Mask | None]:
-    """Every row at its absolute position, each copied once, whether payloads hold what is new or the whole tape.
-
-    Where two payloads hold the same row the older one stands: it tells how the token was sampled, the newer one only
-    how it was read again. The row of a call's last sampled token is known to later payloads alone, so whatever a
-    payload says about it is not taken.
-    """
-    payloads = [(tape, end) for (_, tape), end in zip(chain, ends, strict=True) if tape.routing is not None]
-    if not payloads:
-        return None, None
-    wires = [tape.routing.rows for tape, _ in payloads if tape.routing is not None]
-    rows: Experts = np.zeros((ends[-1], *wires[0].shape[1:]), np.result_type(*wires))
-    hole = np.ones(ends[-1], np.bool_)
-    landed = 0
-    for tape, end in payloads:
-        assert tape.routing is not None
-        start, wire = tape.routing.start, tape.routing.rows
-        stop = min(start + len(wire), end - int(tape.sampled[-1:].any()))
-        if (fresh := max(start, landed)) < stop:
-            rows[fresh:stop] = wire[fresh - start : stop - start]
-            hole[fresh:stop] = False
-        # A call without routing left a hole that a payload of the whole tape fills.
-        late = start + np.flatnonzero(hole[start : min(stop, landed)])
-        rows[late] = wire[late - start]
-        hole[late] = False
-        landed = max(landed, stop)
-    return rows, hole
+    trained_tokens = sum(counts[call] for call, _ in chain if call in fresh)
+    return Draft(sample, pieces + (routed.pieces if routed else []), trained_tokens)

@@ -1,0 +1,99 @@
+"""Where the routed experts of a branch belong: every row at its absolute position, each copied once.
+
+Decides and copies nothing. A piece names a column that is still zero, a place in it and the array that is to lie there;
+whoever holds the pieces puts them into memory (`fill`) or into a file (landing.py). The work is one step per payload
+and one per hole, however long the tape is.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from rollwright.wire import TokenSegment
+from rollwright.wire.arrays import AnyArray, Experts, Mask
+
+
+class Piece(NamedTuple):
+    column: AnyArray
+    """Where to; zero where no piece lies."""
+    row: int
+    """The first row that it covers."""
+    source: AnyArray
+
+
+def fill(pieces: Iterable[Piece]) -> None:
+    """Copy each piece to its place. Slice assignment lets other threads run."""
+    for column, row, source in pieces:
+        column[row : row + len(source)] = source
+
+
+class RoutedPlan(NamedTuple):
+    rows: Experts
+    hole: Mask
+    pieces: list[Piece]
+
+
+def plan_routing(tapes: Sequence[TokenSegment], ends: Sequence[int]) -> RoutedPlan | None:
+    """The routed experts of a branch of `tapes` that end at `ends`; None if no call of it brought any.
+
+    Where two payloads hold the same row the older one stands: it tells how the token was sampled, the newer one only
+    how it was read again. The row of a call's last sampled token is known to later payloads alone, so whatever a
+    payload says about it is not taken.
+    """
+    payloads = [(tape, end) for tape, end in zip(tapes, ends, strict=True) if tape.routing is not None]
+    if not payloads:
+        return None
+    wires = [tape.routing.rows for tape, _ in payloads if tape.routing is not None]
+    rows: Experts = np.zeros((ends[-1], *wires[0].shape[1:]), np.result_type(*wires))
+    hole = np.zeros(ends[-1], np.bool_)
+    delivered = _Delivered()
+    pieces: list[Piece] = []
+    for tape, end in payloads:
+        assert tape.routing is not None
+        start, wire = tape.routing.start, tape.routing.rows
+        stop = min(start + len(wire), end - int(tape.sampled[-1:].any()))
+        for first, last in delivered.add(start, stop):
+            pieces.append(Piece(rows, first, wire[first - start : last - start]))
+    for first, last in delivered.holes(ends[-1]):
+        pieces.append(Piece(hole, first, np.ones(last - first, np.bool_)))
+    return RoutedPlan(rows, hole, pieces)
+
+
+class _Delivered:
+    """Which rows are there: all before `_landed`, but for the holes that calls without routing left."""
+
+    def __init__(self) -> None:
+        self._landed = 0
+        self._holes: list[tuple[int, int]] = []
+
+    def add(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """Of the rows from `start` to `stop`, the runs that were missing until now."""
+        taken = self._fill_holes(start, stop)
+        fresh = max(start, self._landed)
+        if fresh < stop:
+            if fresh > self._landed:
+                self._holes.append((self._landed, fresh))
+            taken.append((fresh, stop))
+            self._landed = stop
+        return taken
+
+    def holes(self, total: int) -> list[tuple[int, int]]:
+        return [*self._holes, (self._landed, total)] if self._landed < total else self._holes
+
+    def _fill_holes(self, start: int, stop: int) -> list[tuple[int, int]]:
+        begin = bisect_right(self._holes, start, key=lambda run: run[1])
+        taken: list[tuple[int, int]] = []
+        left: list[tuple[int, int]] = []
+        end = begin
+        while end < len(self._holes) and self._holes[end][0] < stop:
+            first, last = self._holes[end]
+            inside = max(first, start), min(last, stop)
+            taken.append(inside)
+            left += [run for run in ((first, inside[0]), (inside[1], last)) if run[0] < run[1]]
+            end += 1
+        self._holes[begin:end] = left
+        return taken
