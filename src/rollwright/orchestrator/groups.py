@@ -1,7 +1,7 @@
 """The words of the books: a ticket to run a group, what became of each of its rollouts, and the sums.
 
-No arrays here: what a rollout weighs is told in numbers, so that dispatch, its simulator and its checkpoint are the same
-plain code. Samples lie where landing.py put them.
+No arrays here: what a rollout weighs is told in numbers, so that dispatch, its simulator and its checkpoint are the
+same plain code. Samples lie where landing.py put them.
 """
 
 from __future__ import annotations
@@ -120,6 +120,9 @@ class Accounts(msgspec.Struct):
     def in_flight(self) -> int:
         """Dispatched and not settled: running, or buffered for a batch."""
         return self.dispatched - self.trained - sum(self.dropped.values()) - sum(self.failed.values())
+
+    def copy(self) -> Accounts:
+        return Accounts(self.dispatched, self.trained, dict(self.dropped), dict(self.failed))
 
     def settle(self, outcomes: Iterable[Outcome]) -> None:
         for outcome in outcomes:
