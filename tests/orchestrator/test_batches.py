@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from orchestrator.call_trees import assert_same, chat, worlds
 from rollwright.orchestrator import Batch, Sample, samples_of
-from rollwright.orchestrator.batches import ALIGNMENT, PRELUDE_BYTES, decode_batch, encode_batch
+from rollwright.orchestrator.batches import decode_batch, encode_batch, note_of, reserve_batch
+from rollwright.orchestrator.layout import ALIGNMENT, PRELUDE_BYTES, SampleShape
 from rollwright.wire import WireError
 from rollwright.wire.codec import ArrayRef
 
@@ -29,7 +30,17 @@ def batches(draw) -> Batch:
     traces = draw(st.lists(worlds(max_calls=4), max_size=4))
     samples = [sample for world in traces for sample in samples_of(world.trace)]
     advantages = [draw(st.floats(allow_nan=False)) for _ in samples]
-    samples = [msgspec.structs.replace(s, advantage=a) for s, a in zip(samples, advantages, strict=True)]
+    ranks = st.integers(-1, 3)
+    samples = [
+        msgspec.structs.replace(
+            s, advantage=a, group=draw(st.integers(-1, 2**40)), source=draw(st.sampled_from(["", "maths", "code"]))
+        )
+        for s, a in zip(samples, advantages, strict=True)
+    ]
+    samples = [
+        msgspec.structs.replace(s, rank=rank, micro=-1 if rank < 0 else draw(st.integers(0, len(samples) - 1)))
+        for s, rank in [(s, draw(ranks)) for s in samples]
+    ]
     return Batch.of(draw(st.integers(1, 10**9)), samples)
 
 
@@ -67,7 +78,7 @@ def test_samples_of_different_routing_share_a_batch():
 def test_frames_lie_where_the_table_says_and_aligned(batch):
     raw = encoded(batch)
     magic, version, header_bytes, length = struct.unpack_from("<8sIIQ", raw)
-    assert (magic, version, length) == (b"\x89RWB\r\n\x1a\n", 1, len(raw))
+    assert (magic, version, length) == (b"\x89RWB\r\n\x1a\n", 2, len(raw))
     header = msgspec.msgpack.decode(raw[32 : 32 + header_bytes])
     start = -(-(32 + header_bytes) // ALIGNMENT) * ALIGNMENT
     assert all(offset % ALIGNMENT == 0 for offset, _ in header["frames"])
@@ -96,6 +107,61 @@ def test_decoding_gives_views_of_the_buffer():
                 assert np.shares_memory(array, memory), name
                 assert not array.flags.owndata, name
                 assert not array.flags.writeable, name
+
+
+def shape_of(sample: Sample) -> SampleShape:
+    routed = sample.routed
+    kind = None if routed is None else (f"u{routed.dtype.itemsize}", *routed.shape[1:])
+    shared = set(SampleShape.__struct_fields__) - {"routed"}
+    return SampleShape(**{name: getattr(sample, name) for name in shared}, routed=kind)
+
+
+@given(batches(), st.binary(max_size=9))
+def test_a_reserved_batch_is_the_encoded_one_once_it_is_filled(batch, note):
+    """Filled by absolute offsets, as a writer to a file does it."""
+    shapes = [shape_of(sample) for sample in batch.samples]
+    room = reserve_batch(shapes, step=batch.step, policy_version=batch.policy_version, note=note)
+    raw = bytearray(room.length)
+    for offset, piece in room.pieces:
+        raw[offset : offset + len(piece)] = piece
+    for sample, place in zip(batch.samples, room.places, strict=True):
+        for name, offset in place._asdict().items():
+            array = getattr(sample, name)
+            assert (offset < 0) == (array is None)
+            if array is not None:
+                raw[offset : offset + array.nbytes] = array.tobytes()
+    assert bytes(raw) == b"".join(encode_batch(batch, note))
+    assert note_of(raw) == note
+
+
+def test_a_reserved_batch_gives_writable_samples_in_their_places():
+    batch = routed_batch()
+    room = reserve_batch([shape_of(sample) for sample in batch.samples], step=5, policy_version=batch.policy_version)
+    raw = bytearray(room.length)
+    for offset, piece in room.pieces:
+        raw[offset : offset + len(piece)] = piece
+    for ours, theirs in zip(batch.samples, decode_batch(raw).samples, strict=True):
+        for name in ("ids", "mask", "logprobs", "routed", "routed_hole"):
+            if (array := getattr(ours, name)) is not None:
+                getattr(theirs, name)[:] = array
+    assert bytes(raw) == encoded(batch)
+
+
+def test_micro_batches_are_equally_many_on_every_rank():
+    plain = [samples_of(chat(1, attempt=n))[0] for n in range(4)]
+    places = [(0, 0), (1, 1), (0, 0), (1, 0)]
+    samples = [msgspec.structs.replace(s, rank=r, micro=m) for s, (r, m) in zip(plain, places, strict=True)]
+    batch = decode_batch(encoded(Batch.of(1, samples)))
+    micros = [[[s.attempt for s in micro] for micro in batch.micro_batches(rank)] for rank in (0, 1, 2)]
+    assert micros == [[[0, 2], []], [[3], [1]], [[], []]]
+    assert Batch.of(1, plain).micro_batches(0) == []
+
+
+@pytest.mark.parametrize(("rank", "micro"), [(0, 2), (0, -1), (-1, 0), (-2, -2), (0, 2**31 - 1), (2**31 - 1, 0)])
+def test_a_packing_that_no_packer_makes_is_refused(rank, micro):
+    samples = [msgspec.structs.replace(sample, rank=rank, micro=micro) for sample in samples_of(chat(1))]
+    with pytest.raises(WireError):
+        decode_batch(encoded(Batch.of(1, samples)))
 
 
 def test_a_token_costs_less_than_13_bytes():
@@ -135,7 +201,7 @@ def forged(batch: Batch, change) -> bytes:
     change(header)
     packed = msgspec.msgpack.encode(header)
     start = -(-(32 + len(packed)) // 64) * 64
-    fixed = struct.pack("<8sIIQ", raw[:8], 1, len(packed), start + len(data))
+    fixed = struct.pack("<8sIIQ", raw[:8], 2, len(packed), start + len(data))
     check = struct.pack("<II", zlib.crc32(fixed + packed), 0)
     return (fixed + check + packed).ljust(start, b"\0") + data
 
@@ -225,6 +291,6 @@ def test_spans_that_do_not_add_up_are_refused(lengths):
 
 def test_a_newer_version_is_named():
     raw = bytearray(encoded(routed_batch()))
-    raw[8] = 2
-    with pytest.raises(WireError, match="version 2"):
+    raw[8] = 3
+    with pytest.raises(WireError, match="version 3"):
         decode_batch(raw)

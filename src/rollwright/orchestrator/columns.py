@@ -13,6 +13,11 @@ from rollwright.wire.arrays import AnyArray, Experts, Floats, Ids, Ints, Logprob
 
 from .samples import Sample
 
+_CONSTANTS = ("advantages", "rewards", "tasks", "origins", "groups", "attempts", "branches", "ranks", "micros")
+_TYPES = dict.fromkeys(("ids", "tasks", "origins", "ranks", "micros"), "i4")
+_TYPES |= {"mask": "b1", "logprobs": "f4", "advantages": "f8", "rewards": "f8"}
+"""Of the columns; those that are not named here are i8."""
+
 
 class RoutedColumn(msgspec.Struct, frozen=True, eq=False):
     samples: Ids
@@ -32,6 +37,7 @@ class Columns(msgspec.Struct, frozen=True, eq=False, forbid_unknown_fields=True)
     step: int
     policy_version: int
     task_ids: tuple[str, ...]
+    sources: tuple[str, ...]
     offsets: Ints
     ids: Ids
     mask: Mask
@@ -39,30 +45,39 @@ class Columns(msgspec.Struct, frozen=True, eq=False, forbid_unknown_fields=True)
     advantages: Floats
     rewards: Floats
     tasks: Ids
+    origins: Ids
+    groups: Ints
     attempts: Ints
     branches: Ints
+    ranks: Ids
+    micros: Ids
     span_offsets: Ints
     span_lengths: Ints
     span_versions: Ints
     routed: tuple[RoutedColumn, ...]
 
     def __post_init__(self) -> None:
-        types = {"ids": "i4", "mask": "b1", "logprobs": "f4", "advantages": "f8", "rewards": "f8", "tasks": "i4"}
-        for name in self.__struct_fields__[3:-1]:
-            check_column(getattr(self, name), types.get(name, "i8"), name)
+        for name in self.__struct_fields__[4:-1]:
+            check_column(getattr(self, name), _TYPES.get(name, "i8"), name)
         samples = len(self.offsets) - 1
         _check_offsets(self.offsets, len(self.ids), samples)
         _check_offsets(self.span_offsets, len(self.span_lengths), samples)
         _require(len(self.ids) == len(self.mask) == len(self.logprobs), "tokens")
         _require(len(self.span_lengths) == len(self.span_versions), "spans")
-        constants = (self.advantages, self.rewards, self.tasks, self.attempts, self.branches)
-        _require(all(len(constant) == samples for constant in constants), "samples")
-        _require(_within(self.tasks, len(self.task_ids)), "tasks")
+        _require(all(len(getattr(self, name)) == samples for name in _CONSTANTS), "samples")
+        _require(_within(self.tasks, len(self.task_ids)) and _within(self.origins, len(self.sources)), "tasks")
+        self._check_packing()
         # A byte that is neither 0 nor 1 makes a numpy bool that is neither true nor false.
         _require(not len(self.mask) or int(self.mask.view(np.uint8).max()) <= 1, "mask")
         # That they add up is checked by each sample.
         _require(_within(self.span_lengths, len(self.ids) + 1), "span lengths")
         self._check_routed(samples)
+
+    def _check_packing(self) -> None:
+        """A reader makes a list per micro-batch, so there are no more of these than samples could fill."""
+        packed = self.ranks >= 0
+        _require(bool(((self.micros >= 0) == packed).all()), "packing")
+        _require(_within(self.micros + 1, 1 + len(self.micros)) and _within(self.ranks + 1, 2**31), "packing")
 
     def _check_routed(self, samples: int) -> None:
         lengths = np.diff(self.offsets)
@@ -78,16 +93,9 @@ def samples_in(columns: Columns) -> tuple[Sample, ...]:
     """Views of the columns, sample by sample; the loop is over samples, never over tokens."""
     token_at, span_at = columns.offsets.tolist(), columns.span_offsets.tolist()
     routed = _routed_views(columns)
-    constants = zip(
-        columns.advantages.tolist(),
-        columns.rewards.tolist(),
-        columns.tasks.tolist(),
-        columns.attempts.tolist(),
-        columns.branches.tolist(),
-        strict=True,
-    )
+    constants = zip(*(getattr(columns, name).tolist() for name in _CONSTANTS), strict=True)
     samples = []
-    for index, (advantage, reward, task, attempt, branch) in enumerate(constants):
+    for index, (advantage, reward, task, origin, group, attempt, branch, rank, micro) in enumerate(constants):
         tokens = slice(token_at[index], token_at[index + 1])
         spans = slice(span_at[index], span_at[index + 1])
         rows, hole = routed.get(index, (None, None))
@@ -97,6 +105,10 @@ def samples_in(columns: Columns) -> tuple[Sample, ...]:
             branch=branch,
             reward=reward,
             advantage=advantage,
+            group=group,
+            source=columns.sources[origin],
+            rank=rank,
+            micro=micro,
             ids=columns.ids[tokens],
             mask=columns.mask[tokens],
             logprobs=columns.logprobs[tokens],
