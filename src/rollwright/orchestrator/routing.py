@@ -1,44 +1,33 @@
 """Where the routed experts of a branch belong: every row at its absolute position, each copied once.
 
-Decides and copies nothing. A piece names a column that is still zero, a place in it and the array that is to lie there;
-whoever holds the pieces puts them into memory (`fill`) or into a file (landing.py). The work is one step per payload
-and one per hole, however long the tape is.
+Decides and copies nothing. The work is one step per payload and one per hole, however long the tape is.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from rollwright.wire import TokenSegment
-from rollwright.wire.arrays import AnyArray, Experts, Mask
+from rollwright.wire.arrays import NAMES, AnyArray
 
 
 class Piece(NamedTuple):
-    column: AnyArray
-    """Where to; zero where no piece lies."""
+    """An array, and where it is to lie."""
+
+    column: str
+    """Name of a column of a sample."""
     row: int
     """The first row that it covers."""
     source: AnyArray
 
 
-def fill(pieces: Iterable[Piece]) -> None:
-    """Copy each piece to its place. Slice assignment lets other threads run."""
-    for column, row, source in pieces:
-        column[row : row + len(source)] = source
-
-
-class RoutedPlan(NamedTuple):
-    rows: Experts
-    hole: Mask
-    pieces: list[Piece]
-
-
-def plan_routing(tapes: Sequence[TokenSegment], ends: Sequence[int]) -> RoutedPlan | None:
-    """The routed experts of a branch of `tapes` that end at `ends`; None if no call of it brought any.
+def plan_routing(tapes: Sequence[TokenSegment], ends: Sequence[int]) -> tuple[tuple[str, int, int] | None, list[Piece]]:
+    """Type, layers and top_k of the routed experts of a branch of `tapes` that end at `ends`, None if no call of it
+    brought any, and the pieces that make up the rows and the mask of their holes.
 
     Where two payloads hold the same row the older one stands: it tells how the token was sampled, the newer one only
     how it was read again. The row of a call's last sampled token is known to later payloads alone, so whatever a
@@ -46,10 +35,9 @@ def plan_routing(tapes: Sequence[TokenSegment], ends: Sequence[int]) -> RoutedPl
     """
     payloads = [(tape, end) for tape, end in zip(tapes, ends, strict=True) if tape.routing is not None]
     if not payloads:
-        return None
+        return None, []
     wires = [tape.routing.rows for tape, _ in payloads if tape.routing is not None]
-    rows: Experts = np.zeros((ends[-1], *wires[0].shape[1:]), np.result_type(*wires))
-    hole = np.zeros(ends[-1], np.bool_)
+    layers, top_k = wires[0].shape[1:]
     delivered = _Delivered()
     pieces: list[Piece] = []
     for tape, end in payloads:
@@ -57,10 +45,10 @@ def plan_routing(tapes: Sequence[TokenSegment], ends: Sequence[int]) -> RoutedPl
         start, wire = tape.routing.start, tape.routing.rows
         stop = min(start + len(wire), end - int(tape.sampled[-1:].any()))
         for first, last in delivered.add(start, stop):
-            pieces.append(Piece(rows, first, wire[first - start : last - start]))
+            pieces.append(Piece("routed", first, wire[first - start : last - start]))
     for first, last in delivered.holes(ends[-1]):
-        pieces.append(Piece(hole, first, np.ones(last - first, np.bool_)))
-    return RoutedPlan(rows, hole, pieces)
+        pieces.append(Piece("routed_hole", first, np.ones(last - first, np.bool_)))
+    return (NAMES[np.result_type(*wires)], layers, top_k), pieces
 
 
 class _Delivered:

@@ -1,23 +1,19 @@
-"""Branches of a trace as columns. A sample is exactly what the engine received and sampled along one chain of calls.
+"""What a trainer eats: one branch of a trace as columns, and the reason why a trace gives none.
 
-Covered: the tapes of all branches, which of them trains a token that several share, and the reason why a trace gives
-nothing. Not covered: where routed experts lie (routing.py), rewards of neighbours (advantages.py), files (landing.py).
+A sample is exactly what the engine received and sampled along one chain of calls. Not covered: how branches become
+samples (drafts.py), rewards of neighbours (advantages.py), files (landing.py, batches.py).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 
 import msgspec
-import numpy as np
 
 from rollwright.wire import CallRecord, Stop, TokenSegment, Trace, WireError
 from rollwright.wire.arrays import Experts, Ids, Ints, Logprobs, Mask, check_column
-
-from .routing import Piece, fill, plan_routing
 
 
 class DropReason(StrEnum):
@@ -111,7 +107,7 @@ def maskable(trace: Trace) -> bool:
 
 
 def why_dropped(trace: Trace) -> DropReason | None:
-    """None exactly where `samples_of` gives samples."""
+    """None exactly where the trace gives samples that train a token."""
     if trace.failure is not None or trace.stop is Stop.FAILED:
         return DropReason.FAILED
     if trace.stop is Stop.CANCELLED:
@@ -123,38 +119,7 @@ def why_dropped(trace: Trace) -> DropReason | None:
     return None if trace.trainable else DropReason.INEXACT
 
 
-def samples_of(trace: Trace) -> list[Sample]:
-    """One sample per branch that trains a token. Work and memory are those of the tapes that come out."""
-    drafts = drafts_of(trace) if why_dropped(trace) is None else []
-    for draft in drafts:
-        fill(draft.pieces)
-    return [draft.sample for draft in drafts]
-
-
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """A sample whose columns are still zero, and what is to lie in them."""
-
-    sample: Sample
-    pieces: list[Piece]
-    trained_tokens: int
-
-
-def drafts_of(trace: Trace, *, masked: bool = False) -> list[Draft]:
-    """The samples of a trace whose tapes fit, without a token moved. A masked one trains none of its tokens."""
-    counts = [0 if (tape := _tape(call)) is None else int(np.count_nonzero(tape.sampled)) for call in trace.calls]
-    drafts: list[Draft] = []
-    trained: set[int] = set()
-    for branch, leaf in enumerate(_leaves(trace.calls)):
-        chain = _chain(trace.calls, leaf)
-        fresh = {call for call, _ in chain} - trained
-        trained |= fresh
-        if any(counts[call] for call in fresh):
-            drafts.append(_draft(trace, branch, chain, set() if masked else fresh, counts))
-    return drafts
-
-
-def _tape(call: CallRecord) -> TokenSegment | None:
+def tape_of(call: CallRecord) -> TokenSegment | None:
     """What the call added. A call that failed was not answered, and nothing may rest on it."""
     return call.tokens if call.failure is None else None
 
@@ -164,7 +129,7 @@ def _why_tapes_unfit(calls: Sequence[CallRecord]) -> DropReason | None:
     shapes: dict[int, tuple[int, ...]] = {-1: ()}
     sampled = False
     for index, call in enumerate(calls):
-        if (tape := _tape(call)) is None:
+        if (tape := tape_of(call)) is None:
             if call.failure is None:
                 return DropReason.NO_TOKENS if call.reply >= 0 else DropReason.INEXACT
             continue
@@ -180,55 +145,3 @@ def _why_tapes_unfit(calls: Sequence[CallRecord]) -> DropReason | None:
                 return DropReason.BROKEN_ROUTING
         sampled = sampled or bool(tape.sampled.any())
     return None if sampled else DropReason.NOTHING_SAMPLED
-
-
-def _leaves(calls: Sequence[CallRecord]) -> list[int]:
-    """Calls whose tape no other call extends, oldest first."""
-    tapes = {index: tape for index, call in enumerate(calls) if (tape := _tape(call)) is not None}
-    extended = {tape.base for tape in tapes.values()}
-    return [index for index in tapes if index not in extended]
-
-
-def _chain(calls: Sequence[CallRecord], leaf: int) -> list[tuple[int, TokenSegment]]:
-    """The calls from the root of the tape to `leaf`, with what each added."""
-    chain: list[tuple[int, TokenSegment]] = []
-    while leaf >= 0:
-        tape = calls[leaf].tokens
-        assert tape is not None, "why_dropped has seen every base"
-        chain.append((leaf, tape))
-        leaf = tape.base
-    return chain[::-1]
-
-
-def _draft(
-    trace: Trace, branch: int, chain: list[tuple[int, TokenSegment]], fresh: set[int], counts: list[int]
-) -> Draft:
-    """`fresh` are the calls that this branch trains: no older one does."""
-    tapes = [tape for _, tape in chain]
-    span_lengths = np.fromiter((len(tape.ids) for tape in tapes), np.int64, len(tapes))
-    ends = np.cumsum(span_lengths).tolist()
-    ids, logprobs = np.zeros(ends[-1], np.int32), np.zeros(ends[-1], np.float32)
-    mask = np.zeros(ends[-1], np.bool_)
-    pieces: list[Piece] = []
-    for (call, tape), end in zip(chain, ends, strict=True):
-        start = end - len(tape.ids)
-        pieces += (Piece(ids, start, tape.ids), Piece(logprobs, start, tape.logprobs))
-        if call in fresh:
-            pieces.append(Piece(mask, start, tape.sampled))
-    routed = plan_routing(tapes, ends)
-    sample = Sample(
-        task_id=trace.task_id,
-        attempt=trace.attempt,
-        branch=branch,
-        # A number also where the score was none: a masked sample's reward counts for nothing, and NaN spreads.
-        reward=trace.reward if math.isfinite(trace.reward) else 0.0,
-        ids=ids,
-        mask=mask,
-        logprobs=logprobs,
-        span_lengths=span_lengths,
-        span_versions=np.fromiter((trace.calls[call].policy_version for call, _ in chain), np.int64, len(chain)),
-        routed=routed.rows if routed else None,
-        routed_hole=routed.hole if routed else None,
-    )
-    trained_tokens = sum(counts[call] for call, _ in chain if call in fresh)
-    return Draft(sample, pieces + (routed.pieces if routed else []), trained_tokens)
