@@ -1,4 +1,4 @@
-"""What becomes of the rollouts of a group that came back: the sum of its advantages and the filters. Work of the size of
+"""What becomes of the rollouts of a group that came back, by their advantages and the filters. It is work of the size of
 the group, so it is done on the loop, where what an advantage remembers has one order."""
 
 from __future__ import annotations

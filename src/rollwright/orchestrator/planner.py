@@ -84,9 +84,9 @@ class Planner:
 
     @property
     def horizon(self) -> int:
-        """The last step that work may be done for."""
-        steps = self.settings.steps
-        return min(steps, self.version + 1 + self.settings.lag) if self.settings.follow else steps
+        """The last step that work may be done for. Without a trainer to follow, one that keeps up is assumed."""
+        trained = self.version if self.settings.follow else self.step
+        return min(self.settings.steps, trained + 1 + self.settings.lag)
 
     @property
     def blocked_on_policy(self) -> bool:

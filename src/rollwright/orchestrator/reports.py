@@ -4,39 +4,56 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
 from .batches import Batch
-from .dispatch import Step
+from .contracts import Shipped
+from .evals import EvalReport
+from .groups import Accounts, Landed
+from .planner import Planner
+from .plans import Cut
 
 
 class StepReport(msgspec.Struct, frozen=True):
-    """One step. Rollouts that a replaced group spent are counted in the step that spent them."""
+    """One step. Counts of rollouts are of what happened since the step before."""
 
     step: int
     policy_version: int
+    """The newest version that sampled any of the batch."""
     dispatched: int
-    """Rollouts: each is trained, or dropped, or failed."""
     trained: int
     dropped: dict[str, int]
     failed: dict[str, int]
+    caught: dict[str, int]
+    """By each filter, removed or not."""
     samples: int
     tokens: int
     trained_tokens: int
+    tokens_per_s: float
     reward_mean: float
-    """Of all rollouts that finished."""
+    """Of all rollouts that finished since the step before."""
     reward_std: float
+    advantage_std: float
+    staleness_mean: float
+    """Policy versions between the oldest token of a rollout and the version that trains it."""
+    staleness_max: int
+    in_flight: int
+    """Rollouts, at the end of the step."""
+    ready: int
+    buffered_bytes: int
+    concurrency: int
+    """Most rollouts in flight."""
     batch_bytes: int
     collect_s: float
+    """From the step before to the cut."""
     ship_s: float
 
 
 class Report(msgspec.Struct, frozen=True):
-    """A whole run: `dispatched` is the sum of the three that follow it."""
+    """A whole run, earlier lives included: `dispatched` is the sum of the three that follow it."""
 
     steps: int
     dispatched: int
@@ -44,51 +61,101 @@ class Report(msgspec.Struct, frozen=True):
     dropped: dict[str, int]
     failed: dict[str, int]
     samples: int
+    """Of this life, as the two that follow."""
     tokens: int
     trained_tokens: int
+    evals: tuple[EvalReport, ...]
     output: str
 
-    @classmethod
-    def of(cls, steps: Sequence[StepReport], output: str) -> Report:
-        dropped: Counter[str] = Counter()
-        failed: Counter[str] = Counter()
-        for step in steps:
-            dropped.update(step.dropped)
-            failed.update(step.failed)
-        return cls(
-            steps=len(steps),
-            dispatched=sum(step.dispatched for step in steps),
-            trained=sum(step.trained for step in steps),
-            dropped=dict(dropped),
-            failed=dict(failed),
-            samples=sum(step.samples for step in steps),
-            tokens=sum(step.tokens for step in steps),
-            trained_tokens=sum(step.trained_tokens for step in steps),
-            output=output,
+
+class Reporter:
+    """Gathers between steps, on the loop; `step` writes, in a thread."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._before = Accounts()
+        self._caught: Counter[str] = Counter()
+        self._rewards: list[float] = []
+        self._began = time.monotonic()
+        self._evals: list[EvalReport] = []
+        self._totals = np.zeros(3, np.int64)
+        self._steps = 0
+
+    def begin(self, planner: Planner) -> None:
+        """What an earlier life has counted is not news."""
+        self._before, self._caught = planner.accounts.copy(), Counter(planner.caught)
+        self._steps = planner.step
+        self._began = time.monotonic()
+
+    def arrived(self, landed: Landed) -> None:
+        self._rewards += [arrival.reward for arrival in landed.arrivals if arrival.finished]
+
+    def evaluated(self, report: EvalReport) -> None:
+        self._evals.append(report)
+
+    def prepare(self, cut: Cut, planner: Planner, shipped: Shipped, *, limit: int, ship_s: float) -> StepReport:
+        """The part that is of the size of rollouts; what is counted from here on belongs to the next step."""
+        accounts, before = planner.accounts.copy(), self._before
+        caught = Counter(planner.caught)
+        rewards = np.asarray(self._rewards or [0.0])
+        collect_s = max(time.monotonic() - self._began - ship_s, 1e-9)
+        report = StepReport(
+            step=cut.step,
+            policy_version=0,
+            dispatched=accounts.dispatched - before.dispatched,
+            trained=accounts.trained - before.trained,
+            dropped=dict(Counter(accounts.dropped) - Counter(before.dropped)),
+            failed=dict(Counter(accounts.failed) - Counter(before.failed)),
+            caught=dict(caught - self._caught),
+            samples=0,
+            tokens=cut.tokens,
+            trained_tokens=0,
+            tokens_per_s=cut.tokens / (collect_s + ship_s),
+            reward_mean=float(rewards.mean()),
+            reward_std=float(rewards.std()),
+            advantage_std=float(np.std([pick.advantage for pick in cut.picks])),
+            staleness_mean=float(np.mean(cut.staleness)),
+            staleness_max=max(cut.staleness),
+            in_flight=planner.in_flight,
+            ready=planner.ready,
+            buffered_bytes=planner.buffered_bytes,
+            concurrency=limit,
+            batch_bytes=shipped.bytes,
+            collect_s=collect_s,
+            ship_s=ship_s,
         )
+        self._before, self._caught, self._rewards = accounts, caught, []
+        self._began = time.monotonic()
+        return report
 
+    def write(self, report: StepReport, batch: Batch) -> StepReport:
+        """Blocking, and of the size of tokens: counts those that are trained, and appends to the metrics."""
+        report = msgspec.structs.replace(
+            report,
+            policy_version=batch.policy_version,
+            samples=len(batch.samples),
+            trained_tokens=sum(int(np.count_nonzero(sample.mask)) for sample in batch.samples),
+        )
+        self._totals += (report.samples, report.tokens, report.trained_tokens)
+        self._steps = report.step
+        with open(self._directory / "metrics.jsonl", "ab") as file:
+            file.write(_metrics_line(report))
+        return report
 
-def report_step(step: Step, batch: Batch, path: Path, *, collect_s: float, ship_s: float) -> StepReport:
-    """Blocking: looks at the file and appends to the metrics beside it."""
-    report = StepReport(
-        step=step.number,
-        policy_version=batch.policy_version,
-        dispatched=step.accounts.dispatched,
-        trained=step.accounts.trained,
-        dropped=step.accounts.dropped,
-        failed=step.accounts.failed,
-        samples=len(batch.samples),
-        tokens=batch.tokens,
-        trained_tokens=sum(int(np.count_nonzero(sample.mask)) for sample in batch.samples),
-        reward_mean=float(np.mean(step.rewards)),
-        reward_std=float(np.std(step.rewards)),
-        batch_bytes=path.stat().st_size,
-        collect_s=collect_s,
-        ship_s=ship_s,
-    )
-    with open(path.with_name("metrics.jsonl"), "ab") as file:
-        file.write(_metrics_line(report))
-    return report
+    def sum(self, accounts: Accounts) -> Report:
+        samples, tokens, trained_tokens = self._totals.tolist()
+        return Report(
+            steps=self._steps,
+            dispatched=accounts.dispatched,
+            trained=accounts.trained,
+            dropped=dict(accounts.dropped),
+            failed=dict(accounts.failed),
+            samples=samples,
+            tokens=tokens,
+            trained_tokens=trained_tokens,
+            evals=tuple(self._evals),
+            output=str(self._directory),
+        )
 
 
 def _metrics_line(report: StepReport) -> bytes:

@@ -1,0 +1,93 @@
+"""The files of a run that it goes on from: groups that have landed, batches, the checkpoint. Everything here blocks and
+belongs in a thread.
+
+    checkpoint.msgpack    replaced after every step
+    groups/               the samples of finished groups, until the batch that holds them is in a checkpoint
+    batch-N.rwb           the batches, until the trainer has acknowledged them and they are in a checkpoint
+
+What landed or was shipped after the last checkpoint tells so by its file, so a crash at any moment loses no finished group
+and trains none twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from rollwright.wire import Trace
+
+from .batches import Batch
+from .checkpoints import Checkpoint, load_checkpoint, save_checkpoint
+from .filters import RolloutFilters
+from .groups import Landed, Ticket
+from .landing import Members, discard, land, recover
+from .packing import PackSettings, packed
+from .plans import Cut
+from .samples import ErrorPolicy, Sample
+from .transports.files import batch_path, read_batch, steps_in
+
+
+class Found(msgspec.Struct, frozen=True):
+    """What an earlier life of the run has left."""
+
+    checkpoint: Checkpoint | None
+    landed: tuple[Landed, ...]
+    shipped: dict[int, list[tuple[int, int]]]
+    """(group, member) of the rollouts in each batch since the checkpoint."""
+
+
+class Storage:
+    def __init__(
+        self, directory: Path, *, filters: RolloutFilters, errors: ErrorPolicy, packing: PackSettings | None
+    ) -> None:
+        self.directory = directory
+        self._groups = directory / "groups"
+        self._filters = filters
+        self._errors = errors
+        self._packing = packing
+        self._samples: dict[int, Members] = {}
+
+    def open(self, identity: dict[str, str | int | float]) -> Found:
+        self._groups.mkdir(parents=True, exist_ok=True)
+        checkpoint = load_checkpoint(self.directory, identity)
+        found = recover(self._groups)
+        self._samples = {landed.ticket.number: members for landed, members in found}
+        first = {landed.ticket.number: landed.ticket.first_attempt for landed, _ in found}
+        done = checkpoint.plan.step if checkpoint else 0
+        shipped = {
+            step: _members(read_batch(batch_path(self.directory, step)), first)
+            for step in steps_in(self.directory)
+            if step > done
+        }
+        return Found(checkpoint, tuple(landed for landed, _ in found), shipped)
+
+    def land(self, ticket: Ticket, traces: Sequence[Trace]) -> Landed:
+        landed, members = land(ticket, traces, filters=self._filters, errors=self._errors, directory=self._groups)
+        self._samples[ticket.number] = members
+        return landed
+
+    def batch(self, cut: Cut) -> Batch:
+        """Views of the groups' files, with the advantages that were found for them."""
+        samples: list[Sample] = []
+        for pick in cut.picks:
+            members = self._samples[pick.group][pick.member]
+            samples += [msgspec.structs.replace(sample, advantage=pick.advantage) for sample in members]
+        return Batch.of(cut.step, packed(samples, self._packing) if self._packing else samples)
+
+    def save(self, checkpoint: Checkpoint, released: Iterable[Landed]) -> None:
+        """Put it on record, and only then let go of what it no longer refers to."""
+        save_checkpoint(self.directory, checkpoint)
+        for landed in released:
+            self.forget(landed)
+
+    def forget(self, landed: Landed) -> None:
+        self._samples.pop(landed.ticket.number, None)
+        discard(landed)
+
+
+def _members(batch: Batch, first_attempt: dict[int, int]) -> list[tuple[int, int]]:
+    """The rollouts of a batch, each once; a group whose file is gone was not of this run."""
+    keys = [(sample.group, sample.attempt - first_attempt.get(sample.group, 0)) for sample in batch.samples]
+    return list(dict.fromkeys(keys))
