@@ -10,7 +10,7 @@ import heapq
 import random
 from dataclasses import dataclass, field
 
-from rollwright.orchestrator.advantages import AdvantageConfig, make_advantage
+from rollwright.orchestrator.advantages import Grpo, make_advantage
 from rollwright.orchestrator.concurrency import Concurrency, ConcurrencySettings
 from rollwright.orchestrator.evals import EvalPlan, EvalReport, Evals
 from rollwright.orchestrator.filters import make_filters
@@ -54,7 +54,7 @@ class History:
     evals: list[EvalReport] = field(default_factory=list)
     events: int = 0
     crashes: int = 0
-    over_budget: int = 0
+    most_buffered: int = 0
     most_in_flight: int = 0
     cancelled: set[int] = field(default_factory=set)
 
@@ -71,6 +71,7 @@ class Simulator:
         self._count = 0
         self._served = 0
         self._published = 0
+        self._trainer_free = 0.0
         self._snapshot: Snapshot | None = None
         self._eval_state = None
         self._disk: dict[int, Landed] = {}
@@ -100,7 +101,7 @@ class Simulator:
         world = self.world
         self._life += 1
         filters = make_filters(world.filters)
-        advantage = make_advantage(AdvantageConfig())
+        advantage = make_advantage(Grpo())
         self.planner = Planner(world.settings, world.sources, advantage, filters, self._snapshot)
         self.evals = Evals(world.evals, world.eval_seats, self._eval_state)
         self.concurrency = Concurrency(world.concurrency)
@@ -111,10 +112,7 @@ class Simulator:
 
     def _fate(self) -> None:
         if self._dice.random() < self.world.crash:
-            self.history.crashes += 1
-            self._events = [event for event in self._events if event[2] in ("trained", "published")]
-            heapq.heapify(self._events)
-            self._born()
+            self._die()
         if self._dice.random() < self.world.meddling and self.planner._running:
             self._cancel(self.planner._running.keys(), one=True)
 
@@ -134,8 +132,7 @@ class Simulator:
         for ticket in tickets:
             self._at(self._duration(), "arrived", (self._life, ticket, self._served))
         self.history.most_in_flight = max(self.history.most_in_flight, self.planner.in_flight)
-        if self.planner.buffered_bytes > self.world.settings.max_buffered_bytes:
-            self.history.over_budget += 1
+        self.history.most_buffered = max(self.history.most_buffered, self.planner.buffered_bytes)
         if (cut := self.planner.cut()) is not None:
             self._at(self._dice.random(), "shipped", (self._life, cut))
 
@@ -152,10 +149,9 @@ class Simulator:
             self._disk[ticket.number] = landed
         if self._dice.random() < self.world.crash:
             # The group has landed, and nobody has heard of it.
-            return self._die()
-        if not self.planner.arrive(landed):
+            self._die()
+        elif not self.planner.arrive(landed):
             self._disk.pop(ticket.number, None)
-        return None
 
     def _on_shipped(self, value: object) -> None:
         life, cut = value  # type: ignore[misc]
@@ -163,17 +159,20 @@ class Simulator:
             return
         self._shipped_files[cut.step] = [(pick.group, pick.member) for pick in cut.picks]
         self._remember(cut)
-        self._at(self.world.train_s * (20 if self._dice.random() < self.world.publish_late else 1), "trained", cut.step)
+        # A trainer does one step after another.
+        train_s = self.world.train_s * (20 if self._dice.random() < self.world.publish_late else 1)
+        self._trainer_free = max(self._trainer_free, self._now) + train_s
+        self._at(self._trainer_free - self._now, "trained", cut.step)
         if self._dice.random() < self.world.crash:
             # The batch is there, and no checkpoint knows.
-            return self._die()
+            self._die()
+            return
         self._cancel(self.planner.shipped())
         released = self.planner.take_released()
         self._snapshot = self.planner.snapshot()
         self._eval_state = self.evals.state()
         for landed in released:
             self._disk.pop(landed.ticket.number, None)
-        return None
 
     def _on_trained(self, step: object) -> None:
         assert isinstance(step, int)

@@ -48,7 +48,7 @@ def worlds(draw: st.DrawFn) -> World:
     )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(worlds())
 def test_whatever_happens_the_run_ends_with_exact_books(world):
     simulator = Simulator(world)
@@ -86,22 +86,28 @@ def test_a_crash_trains_the_same_rollouts(world):
 
 
 def test_the_budget_holds_back_what_would_be_buffered():
-    plan = PlanSettings(steps=5, batch_size=40, lag=3, max_staleness=9, max_buffered_bytes=60 * ROLLOUT_BYTES, seed=1)
-    calm = Simulator(World(plan, failing=0.0, slow=0.0)).run()
-    assert calm.over_budget == 0
+    budget = 60 * ROLLOUT_BYTES
+    plan = PlanSettings(steps=9, batch_size=20, follow=True, spare=8.0, max_staleness=9, max_buffered_bytes=budget)
+    held = Simulator(World(plan, failing=0.0, slow=0.0)).run()
     free = Simulator(World(msgspec.structs.replace(plan, max_buffered_bytes=10**9), failing=0.0, slow=0.0)).run()
-    assert free.most_in_flight > calm.most_in_flight
+    # The first groups are in flight before anybody knows what a group weighs.
+    assert held.most_buffered <= budget + 64 * ROLLOUT_BYTES < free.most_buffered
 
 
 @pytest.mark.parametrize("lag", [0, 2])
 def test_evaluations_do_not_wait_for_training(lag):
-    """The trainer is very late, the batch is held and the buffer is full; every evaluation is as quick as its rollouts."""
+    """The trainer is very late, the batch is held and the buffer is full: an evaluation is as quick as its rollouts."""
     plan = PlanSettings(steps=8, batch_size=16, follow=True, lag=lag, max_staleness=9, max_buffered_bytes=1)
     world = World(
-        plan, evals=(EvalPlan(name="e", tasks=4, attempts=2, every=1),), eval_seats=8, slow=0.0, train_s=500.0, failing=0.0
+        plan,
+        evals=(EvalPlan(name="e", tasks=4, attempts=2, every=1),),
+        eval_seats=8,
+        slow=0.0,
+        train_s=500.0,
+        failing=0.0,
     )
     history = Simulator(world).run()
-    assert len(history.evals) >= 8
+    assert [report.version for report in history.evals][: 8 - lag] == list(range(8 - lag))
     # All eight seats begin at once, so a round takes as long as the slowest of four groups of 2 s on average.
     assert max(report.took_s for report in history.evals) < 40
 
@@ -120,7 +126,7 @@ def test_ratios_are_kept():
 
 def test_without_anything_to_train_on_the_run_gives_up():
     plan = PlanSettings(steps=2, batch_size=8, max_barren_groups=5)
-    with pytest.raises(GroupsFailed, match="6 groups in a row.*TaskBroken"):
+    with pytest.raises(GroupsFailed, match=r"6 groups in a row.*TaskBroken"):
         Simulator(World(plan, failing=1.0)).run()
 
 

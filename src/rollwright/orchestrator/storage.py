@@ -23,9 +23,10 @@ from .checkpoints import Checkpoint, load_checkpoint, save_checkpoint
 from .filters import RolloutFilters
 from .groups import Landed, Ticket
 from .landing import Members, discard, land, recover
-from .packing import PackSettings, packed
+from .packing import pack
 from .plans import Cut
 from .samples import ErrorPolicy, Sample
+from .settings import PackSettings
 from .transports.files import batch_path, read_batch, steps_in
 
 
@@ -40,7 +41,7 @@ class Found(msgspec.Struct, frozen=True):
 
 class Storage:
     def __init__(
-        self, directory: Path, *, filters: RolloutFilters, errors: ErrorPolicy, packing: PackSettings | None
+        self, directory: Path, *, filters: RolloutFilters, errors: ErrorPolicy, packing: PackSettings
     ) -> None:
         self.directory = directory
         self._groups = directory / "groups"
@@ -74,7 +75,7 @@ class Storage:
         for pick in cut.picks:
             members = self._samples[pick.group][pick.member]
             samples += [msgspec.structs.replace(sample, advantage=pick.advantage) for sample in members]
-        return Batch.of(cut.step, packed(samples, self._packing) if self._packing else samples)
+        return Batch.of(cut.step, _packed(samples, self._packing) if self._packing.ranks else samples)
 
     def save(self, checkpoint: Checkpoint, released: Iterable[Landed]) -> None:
         """Put it on record, and only then let go of what it no longer refers to."""
@@ -91,3 +92,12 @@ def _members(batch: Batch, first_attempt: dict[int, int]) -> list[tuple[int, int
     """The rollouts of a batch, each once; a group whose file is gone was not of this run."""
     keys = [(sample.group, sample.attempt - first_attempt.get(sample.group, 0)) for sample in batch.samples]
     return list(dict.fromkeys(keys))
+
+
+def _packed(samples: list[Sample], settings: PackSettings) -> list[Sample]:
+    packing = pack([len(sample.ids) for sample in samples], ranks=settings.ranks, max_tokens=settings.max_tokens)
+    places = zip(packing.rank.tolist(), packing.micro.tolist(), strict=True)
+    return [
+        msgspec.structs.replace(sample, rank=rank, micro=micro)
+        for sample, (rank, micro) in zip(samples, places, strict=True)
+    ]
