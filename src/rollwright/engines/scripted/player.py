@@ -53,6 +53,8 @@ class Player:
         self._voice = voice
         self._ring = CallRing(config.log_calls)
         self.stats = Stats()
+        self.policy_version = 0
+        """What calls that come now are answered by."""
 
     def arrive(self, call: ModelCall, dialect: str) -> Arrival:
         prints = fingerprints(call.messages, call.tools)
@@ -71,12 +73,15 @@ class Player:
 
     async def answer(self, arrival: Arrival) -> ModelReply:
         """What the policy says, in tokens. EngineError is its refusal, or tells how it broke."""
+        version = self.policy_version
         try:
             said = await self._ask(arrival)
         except BaseException:
             self.skip(arrival)
             raise
         reply, tokens = self._spoken(arrival, said), None
+        if version and not reply.policy_version:
+            reply = msgspec.structs.replace(reply, policy_version=version)
         if self._config.tokens:
             tokens = reply.tokens
             if not arrival.call.return_tokens:

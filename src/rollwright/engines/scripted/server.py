@@ -1,7 +1,8 @@
 """The scripted engine on a loopback port. It carries bytes; what is said and what goes wrong is decided in `player`.
 
-Besides the paths of the dialects, and those of token ids where a tokenizer is set, it serves /v1/models, /health, and
-for tests /scripted/log, /scripted/stats and POST /scripted/reset. A client that leaves cancels its call.
+Besides the paths of the dialects, and those of token ids where a tokenizer is set, it serves /v1/models, /health,
+/metrics, POST /policy, which sets the version that it claims to sample by, and for tests /scripted/log, /scripted/stats
+and POST /scripted/reset. A client that leaves cancels its call.
 """
 
 from __future__ import annotations
@@ -34,6 +35,11 @@ AnyDialect = Dialect | IdDialect
 # Handlers are cancelled when the server closes; this is how long they may take to notice.
 _CLOSE_S = 0.05
 _JSON = {"Content-Type": "application/json"}
+
+
+class _Policy(msgspec.Struct, frozen=True):
+    version: int
+    path: str = ""
 
 
 class ScriptedServer:
@@ -115,6 +121,8 @@ class ScriptedServer:
             (dialect or _CHAT).read_key(request.headers).encode(), self._key.encode()
         ):
             return self._refuse(dialect or _CHAT, 401, "the API key is wrong")
+        if (request.method, request.path) == ("POST", "/policy"):
+            return await self._take_policy(request)
         if dialect is None:
             return self._aside(request)
         if request.method != "POST":
@@ -199,12 +207,24 @@ class ScriptedServer:
         self._player.stats.refused += 1
         return _error(dialect, status, message)
 
+    async def _take_policy(self, request: web.BaseRequest) -> web.Response:
+        try:
+            policy = msgspec.json.decode(await request.read(), type=_Policy)
+        except msgspec.DecodeError as error:
+            return self._refuse(_CHAT, 400, f"not a policy version: {error}")
+        self._player.policy_version = policy.version
+        return _json({"version": policy.version})
+
     def _aside(self, request: web.BaseRequest) -> web.Response:
         """The paths that are no model calls."""
         place = (request.method, request.path)
         if place == ("GET", "/v1/models"):
             names = self.config.models or ("scripted",)
             return _bytes(write_id_models(names, self.config) if self._ids else write_models(names))
+        if place == ("GET", "/metrics"):
+            # This request is in flight as well, and nobody ever waits.
+            load = f"rollwright:running {self._player.stats.in_flight - 1}\nrollwright:waiting 0\n"
+            return web.Response(text=load)
         if place == ("GET", "/scripted/log"):
             return _bytes(write_log(self.log))
         if place == ("GET", "/scripted/stats"):
