@@ -136,15 +136,32 @@ def decode_batch(buffer: Buffer) -> Batch:
     return Batch(columns.step, columns.policy_version, samples_in(columns))
 
 
+def sealed(batch: Batch) -> Batch:
+    """The same batch, whose arrays refuse to be written to. Their memory may still be writable, for who insists."""
+    for sample in batch.samples:
+        for array in (sample.ids, sample.mask, sample.logprobs, sample.span_lengths, sample.span_versions):
+            array.flags.writeable = False
+        if sample.routed is not None and sample.routed_hole is not None:
+            sample.routed.flags.writeable = sample.routed_hole.flags.writeable = False
+    return batch
+
+
 def note_of(buffer: Buffer) -> bytes:
     """What the writer of the batch in `buffer` noted."""
     return _split(memoryview(buffer))[0].note
 
 
-def _split(view: memoryview) -> tuple[Header, memoryview]:
-    if len(view) < PRELUDE_BYTES or view[: len(MAGIC)] != MAGIC:
+def length_of(prelude: Buffer) -> int:
+    """The length of the batch that begins with these bytes."""
+    if len(prelude) < PRELUDE_BYTES or prelude[: len(MAGIC)] != MAGIC:
         raise WireError("not a batch: its first bytes are not those of one")
-    _, version, header_bytes, length = FIXED.unpack_from(view)
+    length: int = FIXED.unpack_from(prelude)[3]
+    return length
+
+
+def _split(view: memoryview) -> tuple[Header, memoryview]:
+    length = length_of(view)
+    _, version, header_bytes, _ = FIXED.unpack_from(view)
     checksum, zero = CHECK.unpack_from(view, FIXED.size)
     if version != VERSION:
         raise WireError(f"a batch of format version {version}; this reader knows version {VERSION}")

@@ -1,4 +1,5 @@
 """Ways for batches to reach a trainer. A trainer needs `BatchReceiver` and nothing else of the orchestrator."""
 
-from .files import BatchReceiver as BatchReceiver
-from .files import BatchWriter as BatchWriter
+from .contract import Window as Window
+from .directory import FileSender as FileSender
+from .receiver import BatchReceiver as BatchReceiver

@@ -1,25 +1,27 @@
-"""Batches through a directory: one file per step, there whole or not at all.
+"""A directory of batches: one file per step, there whole or not at all, and one small file that says what was acked.
 
-A file is written under a name that no reader looks for, brought to the disk, and then renamed, so a crash at any moment
-leaves at most that other name behind, which the next writer of the same step overwrites. Readers map the file into
-memory. Not covered: removing files that a trainer is done with.
+A batch is written under a name that no reader looks for and then renamed, so a crash at any moment leaves at most that
+other name behind, which the next writer of the same step overwrites. Bytes are appended and never skipped: a file that
+a power cut took before it was synced is short, and a short file is refused by its length. All functions here block.
 """
 
 from __future__ import annotations
 
-import asyncio
 import mmap
 import os
 import re
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Sequence
 from pathlib import Path
 
-from rollwright.orchestrator.batches import Batch, decode_batch, encode_batch
+from rollwright.orchestrator.batches import Batch, decode_batch, encode_batch, length_of, sealed
+from rollwright.orchestrator.layout import PRELUDE_BYTES
 from rollwright.wire import WireError
+from rollwright.wire.codec import Buffer
 
 _NAME = re.compile(r"batch-(\d{8,})\.rwb")
-_WRITE_BUFFER_BYTES = 2**20
+_BUFFERS_PER_WRITE = 1024
+"""What a system call takes at most."""
+ACKED = "acked"
 
 
 def batch_path(directory: Path, step: int) -> Path:
@@ -28,107 +30,102 @@ def batch_path(directory: Path, step: int) -> Path:
 
 def steps_in(directory: Path) -> list[int]:
     """The steps whose batch is there, in order."""
-    if not directory.is_dir():
+    try:
+        names = os.listdir(directory)
+    except (FileNotFoundError, NotADirectoryError):
         return []
-    return sorted(int(match[1]) for entry in os.listdir(directory) if (match := _NAME.fullmatch(entry)))
+    return sorted(int(match[1]) for name in names if (match := _NAME.fullmatch(name)))
 
 
-def write_batch(directory: Path, batch: Batch) -> Path:
-    """Blocking; the size of tokens is spent in writes, which let other threads run."""
+def last_step(directory: Path) -> int:
+    """The newest step that was ever sent from here, whether its batch is still there or not; 0 if none was."""
+    return max([read_acked(directory), *steps_in(directory)[-1:]])
+
+
+def write_batch(directory: Path, batch: Batch, *, sync: bool = True) -> Path:
+    """The size of tokens is spent in writes, which let other threads run.
+
+    Synced, it survives a power cut when this returns. It can be read before that: a trainer that shares the machine's
+    fate need not wait for the disk.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     path = batch_path(directory, batch.step)
     unfinished = path.with_name(f".{path.name}.unfinished")
     try:
-        with open(unfinished, "wb", buffering=_WRITE_BUFFER_BYTES) as file:
-            for buffer in encode_batch(batch):
-                file.write(buffer)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(unfinished, path)
+        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            write_all(descriptor, encode_batch(batch))
+            os.replace(unfinished, path)
+            if sync:
+                os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
     except BaseException:
         unfinished.unlink(missing_ok=True)
         raise
-    _sync_directory(directory)
+    if sync:
+        _sync_directory(directory)
     return path
 
 
 def read_batch(path: Path) -> Batch:
     """Views of the mapped file. The map lives as long as any of them."""
+    # Mapped privately: who makes tensors of the views may write to them, and changes no file by it.
     with open(path, "rb") as file:
         if os.fstat(file.fileno()).st_size == 0:
             raise WireError(f"{path.name} is empty")
-        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
     try:
-        batch = decode_batch(memoryview(mapped))
+        return sealed(decode_batch(memoryview(mapped)))
     except WireError as error:
         raise WireError(f"{path.name}: {error}") from error
-    return batch
 
 
-class BatchWriter:
-    """The orchestrator's end. Writing happens in a thread, one batch at a time."""
-
-    def __init__(self, directory: Path | str, *, write_timeout_s: float = 600.0) -> None:
-        self.directory = Path(directory)
-        self._write_timeout_s = write_timeout_s
-        self._one_at_a_time = asyncio.Lock()
-
-    async def send(self, batch: Batch) -> Path:
-        """Returns when the batch would survive a power cut. A cancelled send may still arrive, and arrives whole."""
-        async with asyncio.timeout(self._write_timeout_s), self._one_at_a_time:
-            return await asyncio.to_thread(write_batch, self.directory, batch)
-
-
-class BatchReceiver:
-    """The trainer's end: batches in the order of their steps, beginning with `first_step`.
-
-    Arrays are read-only views of the mapped file; copy what is to be changed. A file that is not a batch raises
-    WireError and stays the next one, so asking again tells the same.
-    """
-
-    def __init__(
-        self,
-        directory: Path | str,
-        first_step: int = 1,
-        *,
-        poll_s: float = 0.05,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self.directory = Path(directory)
-        self.next_step = first_step
-        self._poll_s = poll_s
-        self._clock = clock
-        self._sleep = sleep
-
-    def __repr__(self) -> str:
-        return f"<BatchReceiver of {self.directory.name}, next step {self.next_step}>"
-
-    def receive(self, timeout_s: float) -> Batch:
-        """The next batch, as soon as it is there. Blocks; TimeoutError when it is not there in time."""
-        deadline = self._clock() + timeout_s
-        while (batch := self._take()) is None:
-            left = deadline - self._clock()
-            if left <= 0:
-                raise TimeoutError(f"no batch of step {self.next_step} came within {timeout_s:g} s")
-            self._sleep(min(left, self._poll_s))
-        return batch
-
-    def __iter__(self) -> Iterator[Batch]:
-        """The batches that are there; ends before the first that is not there yet."""
-        while (batch := self._take()) is not None:
-            yield batch
-
-    def _take(self) -> Batch | None:
-        path = batch_path(self.directory, self.next_step)
+def is_whole(path: Path) -> bool:
+    """Whether the file has the length that its first bytes tell."""
+    with open(path, "rb") as file:
         try:
-            batch = read_batch(path)
-        except FileNotFoundError:
-            return None
-        if batch.step != self.next_step:
-            raise WireError(f"{path.name} holds the batch of step {batch.step}")
-        self.next_step += 1
-        return batch
+            return length_of(file.read(PRELUDE_BYTES)) == os.fstat(file.fileno()).st_size
+        except WireError:
+            return False
+
+
+def read_acked(directory: Path) -> int:
+    """The newest step that the trainer is done with; 0 if it is done with none."""
+    try:
+        text = (directory / ACKED).read_text()
+    except (FileNotFoundError, NotADirectoryError):
+        return 0
+    if not re.fullmatch(r"\d{1,18}\n", text):
+        raise WireError(f"{ACKED} in {directory.name} does not hold the number of a step")
+    return int(text)
+
+
+def write_acked(directory: Path, step: int) -> None:
+    """Synced: a trainer that was told that its ack is on record is never sent the batch again."""
+    directory.mkdir(parents=True, exist_ok=True)
+    # The name is the writer's own: two trainers that ack at once both leave a whole file.
+    unfinished = directory / f".{ACKED}.{os.getpid()}.unfinished"
+    with open(unfinished, "w") as file:
+        file.write(f"{step}\n")
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(unfinished, directory / ACKED)
+    _sync_directory(directory)
+
+
+def write_all(descriptor: int, buffers: Sequence[Buffer]) -> None:
+    """Every byte, in order. One system call takes many buffers, and none of them is copied by us."""
+    waiting = [memoryview(buffer).cast("B") for buffer in buffers][::-1]
+    while waiting:
+        several = waiting[: -_BUFFERS_PER_WRITE - 1 : -1]
+        written = os.writev(descriptor, several)
+        for buffer in several:
+            if written < len(buffer):
+                waiting[-1] = buffer[written:]
+                break
+            written -= len(buffer)
+            waiting.pop()
 
 
 def _sync_directory(directory: Path) -> None:
