@@ -8,18 +8,17 @@ along a branch, never one per token. Not covered: where routed experts belong (r
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from rollwright.wire import CallRecord, TokenSegment, Trace
+from rollwright.wire import TokenSegment, Trace
 from rollwright.wire.arrays import DTYPES, AnyArray
 
 from .layout import SampleShape
-from .routing import Piece, plan_routing
+from .routing import Run, plan_routing
 from .samples import Sample, tape_of, why_dropped
 
 
@@ -28,7 +27,7 @@ class Draft:
     """A sample that is to be."""
 
     shape: SampleShape
-    pieces: list[Piece]
+    runs: list[Run]
     """What lies in its columns, which are zero elsewhere."""
     trained_tokens: int
 
@@ -39,18 +38,19 @@ class Draft:
 
 def drafts_of(trace: Trace, *, group: int = -1, source: str = "", masked: bool = False) -> list[Draft]:
     """One draft per branch that trains a token, of a trace whose tapes fit; where `masked`, none of them is trained."""
-    counts = [0 if (tape := tape_of(call)) is None else int(np.count_nonzero(tape.sampled)) for call in trace.calls]
+    tapes = {index: tape for index, call in enumerate(trace.calls) if (tape := tape_of(call)) is not None}
     drafts: list[Draft] = []
     trained: set[int] = set()
-    for branch, leaf in enumerate(_leaves(trace.calls)):
-        chain = _chain(trace.calls, leaf)
-        # A sampled token is trained once: by the oldest branch that has it.
-        fresh = set(chain) - trained
-        trained |= fresh
-        if any(counts[call] for call in fresh):
-            draft = _draft(trace, chain, set() if masked else fresh, counts)
+    for branch, leaf in enumerate(_leaves(tapes)):
+        chain = _chain(tapes, leaf)
+        # A sampled token is trained once, by the oldest branch that has it. Whoever has a call has all calls before
+        # it, so what is new in a branch is its end.
+        known = next((place for place, call in enumerate(chain) if call not in trained), len(chain))
+        trained.update(chain[known:])
+        draft = _draft(trace, [tapes[call] for call in chain], chain, known)
+        if draft.trained_tokens:
             shape = msgspec.structs.replace(draft.shape, branch=branch, group=group, source=source)
-            drafts.append(Draft(shape, draft.pieces, draft.trained_tokens))
+            drafts.append(_masked(shape, draft.runs) if masked else Draft(shape, draft.runs, draft.trained_tokens))
     return drafts
 
 
@@ -60,16 +60,20 @@ def samples_of(trace: Trace) -> list[Sample]:
 
 
 def fill(draft: Draft, *, routing: bool = True) -> Sample:
-    """The sample in memory of its own. Slice assignment lets other threads run while the arrays move."""
+    """The sample in memory of its own. Other threads run while the arrays move."""
     shape, tokens = draft.shape, draft.tokens
     columns: dict[str, AnyArray] = {name: np.zeros(tokens, DTYPES[kind]) for name, kind in _TOKEN_COLUMNS.items()}
     if routing and shape.routed is not None:
         dtype, *axes = shape.routed
-        columns["routed"] = np.zeros((tokens, *axes), DTYPES[dtype])
+        # Not zeroed as a whole, which would take as long as the copy: rows are there, or are a hole.
+        columns["routed"] = np.empty((tokens, *axes), DTYPES[dtype])
         columns["routed_hole"] = np.zeros(tokens, np.bool_)
-    for name, row, source in draft.pieces:
+    for name, row, sources in draft.runs:
         if name in columns:
-            columns[name][row : row + len(source)] = source
+            stop = row + sum(map(len, sources))
+            np.concatenate(sources, out=columns[name][row:stop])
+            if name == "routed_hole":
+                columns["routed"][row:stop] = 0
     for column in columns.values():
         column.flags.writeable = False
     fields: dict[str, Any] = {**msgspec.structs.asdict(shape), "routed": None, **columns}
@@ -79,40 +83,33 @@ def fill(draft: Draft, *, routing: bool = True) -> Sample:
 _TOKEN_COLUMNS = {"ids": "i4", "mask": "b1", "logprobs": "f4"}
 
 
-def _leaves(calls: Sequence[CallRecord]) -> list[int]:
+def _leaves(tapes: dict[int, TokenSegment]) -> list[int]:
     """Calls whose tape no other call extends, oldest first."""
-    tapes = {index: tape for index, call in enumerate(calls) if (tape := tape_of(call)) is not None}
     extended = {tape.base for tape in tapes.values()}
     return [index for index in tapes if index not in extended]
 
 
-def _chain(calls: Sequence[CallRecord], leaf: int) -> list[int]:
+def _chain(tapes: dict[int, TokenSegment], leaf: int) -> list[int]:
     """The calls from the root of the tape to `leaf`."""
     chain: list[int] = []
     while leaf >= 0:
         chain.append(leaf)
-        leaf = _segment(calls, leaf).base
+        leaf = tapes[leaf].base
     return chain[::-1]
 
 
-def _segment(calls: Sequence[CallRecord], call: int) -> TokenSegment:
-    tape = calls[call].tokens
-    assert tape is not None, "why_dropped has seen every base"
-    return tape
-
-
-def _draft(trace: Trace, chain: list[int], fresh: set[int], counts: list[int]) -> Draft:
-    """`fresh` are the calls that this branch trains."""
-    tapes = [_segment(trace.calls, call) for call in chain]
+def _draft(trace: Trace, tapes: list[TokenSegment], chain: list[int], known: int) -> Draft:
+    """Of the calls of `chain`, an older branch trains the first `known`."""
     span_lengths = np.fromiter((len(tape.ids) for tape in tapes), np.int64, len(tapes))
     ends = np.cumsum(span_lengths).tolist()
-    pieces: list[Piece] = []
-    for call, tape, end in zip(chain, tapes, ends, strict=True):
-        start = end - len(tape.ids)
-        pieces += (Piece("ids", start, tape.ids), Piece("logprobs", start, tape.logprobs))
-        if call in fresh:
-            pieces.append(Piece("mask", start, tape.sampled))
+    fresh = [tape.sampled for tape in tapes[known:]]
     routed, rows = plan_routing(tapes, ends)
+    runs: list[Run] = [
+        ("ids", 0, [tape.ids for tape in tapes]),
+        ("mask", ends[known - 1] if known else 0, fresh),
+        ("logprobs", 0, [tape.logprobs for tape in tapes]),
+        *rows,
+    ]
     shape = SampleShape(
         task_id=trace.task_id,
         attempt=trace.attempt,
@@ -123,4 +120,8 @@ def _draft(trace: Trace, chain: list[int], fresh: set[int], counts: list[int]) -
         span_versions=np.fromiter((trace.calls[call].policy_version for call in chain), np.int64, len(chain)),
         routed=routed,
     )
-    return Draft(shape, pieces + rows, sum(counts[call] for call in fresh))
+    return Draft(shape, runs, int(sum(map(np.count_nonzero, fresh))))
+
+
+def _masked(shape: SampleShape, runs: list[Run]) -> Draft:
+    return Draft(shape, [run for run in runs if run[0] != "mask"], 0)

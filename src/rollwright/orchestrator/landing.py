@@ -17,16 +17,15 @@ import math
 import mmap
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
 import msgspec
-import numpy as np
 
 from rollwright.wire import Trace, WireError
 from rollwright.wire.arrays import DTYPES
-from rollwright.wire.codec import Buffer, raw_bytes
+from rollwright.wire.codec import Buffer
 
 from .batches import decode_batch, note_of, reserve_batch
 from .drafts import Draft, drafts_of, fill
@@ -149,15 +148,14 @@ def _row_bytes(draft: Draft) -> dict[str, int]:
 def _write(path: Path, drafts: list[Draft], note: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     reserved = reserve_batch([draft.shape for draft in drafts], note=note)
-    pieces = list(reserved.pieces)
-    for draft, place in zip(drafts, reserved.places, strict=True):
-        pieces += _placed(draft, place)
     unfinished = path.with_name(f".{path.name}.unfinished")
     descriptor = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
         os.ftruncate(descriptor, reserved.length)
-        for offset, buffers in _runs(sorted(pieces, key=lambda piece: piece[0])):
-            _write_at(descriptor, offset, buffers)
+        for offset, buffer in reserved.pieces:
+            _write_at(descriptor, offset, [buffer])
+        for draft, place in zip(drafts, reserved.places, strict=True):
+            _write_columns(descriptor, draft, place)
         os.replace(unfinished, path)
     except BaseException:
         unfinished.unlink(missing_ok=True)
@@ -166,41 +164,39 @@ def _write(path: Path, drafts: list[Draft], note: bytes) -> None:
         os.close(descriptor)
 
 
-def _placed(draft: Draft, place: Place) -> Iterator[tuple[int, Buffer]]:
+def _write_columns(descriptor: int, draft: Draft, place: Place) -> None:
     row_bytes = _row_bytes(draft)
-    for name, row, source in draft.pieces:
+    for name, row, sources in draft.runs:
         if name == "routed" and draft.shape.routed is not None:
             # Payloads of one tape may differ in their type, and lie in the wider one.
-            source = np.ascontiguousarray(source, DTYPES[draft.shape.routed[0]])
-        yield getattr(place, name) + row * row_bytes[name], raw_bytes(source)
+            dtype = DTYPES[draft.shape.routed[0]]
+            sources = [source if source.dtype == dtype else source.astype(dtype) for source in sources]
+        # An array is written as the memory that it is.
+        _write_at(descriptor, getattr(place, name) + row * row_bytes[name], [source.data for source in sources])
 
 
-def _runs(pieces: Sequence[tuple[int, Buffer]]) -> Iterator[tuple[int, list[Buffer]]]:
-    """Pieces that follow one another without a gap, as many as one write takes."""
-    buffers: list[Buffer] = []
-    start = end = 0
-    for offset, buffer in pieces:
-        if buffers and (offset != end or len(buffers) == _MOST_BUFFERS):
-            yield start, buffers
-            buffers = []
-        if not buffers:
-            start = end = offset
-        buffers.append(buffer)
-        end += len(buffer)
-    if buffers:
-        yield start, buffers
+def _write_at(descriptor: int, offset: int, buffers: Sequence[Buffer]) -> None:
+    """All of `buffers`, one after another from `offset` on. The kernel takes no more than 2 GB at once."""
+    for start in range(0, len(buffers), _MOST_BUFFERS):
+        some = buffers[start : start + _MOST_BUFFERS]
+        size = sum(memoryview(buffer).nbytes for buffer in some)
+        written = os.pwritev(descriptor, some, offset)
+        if written < size:
+            _write_rest(descriptor, offset, some, written)
+        offset += size
 
 
-def _write_at(descriptor: int, offset: int, buffers: list[Buffer]) -> None:
-    """All of `buffers` from `offset` on. The kernel takes at most 2 GB at once, and may take less."""
-    while buffers:
-        written = os.pwritev(descriptor, buffers, offset)
-        offset += written
-        while buffers and written >= len(buffers[0]):
-            written -= len(buffers[0])
-            buffers = buffers[1:]
-        if buffers and written:
-            buffers = [memoryview(buffers[0])[written:], *buffers[1:]]
+def _write_rest(descriptor: int, offset: int, buffers: Sequence[Buffer], written: int) -> None:
+    """What the kernel did not take: of the buffers in turn, all but the first `written` bytes."""
+    for buffer in buffers:
+        view = memoryview(buffer)
+        rest = view.cast("B")[written:] if view.nbytes else view
+        written = max(written - view.nbytes, 0)
+        offset += view.nbytes - len(rest)
+        while len(rest):
+            taken = os.pwritev(descriptor, [rest], offset)
+            offset += taken
+            rest = rest[taken:]
 
 
 def _read(path: Path) -> tuple[Landed, Members]:

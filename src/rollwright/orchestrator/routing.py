@@ -7,48 +7,45 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from rollwright.wire import TokenSegment
 from rollwright.wire.arrays import NAMES, AnyArray
 
-
-class Piece(NamedTuple):
-    """An array, and where it is to lie."""
-
-    column: str
-    """Name of a column of a sample."""
-    row: int
-    """The first row that it covers."""
-    source: AnyArray
+Run = tuple[str, int, list[AnyArray]]
+"""The name of a column of a sample, a row of it, and the arrays that lie there one after another from that row on."""
 
 
-def plan_routing(tapes: Sequence[TokenSegment], ends: Sequence[int]) -> tuple[tuple[str, int, int] | None, list[Piece]]:
+def plan_routing(tapes: Sequence[TokenSegment], ends: Sequence[int]) -> tuple[tuple[str, int, int] | None, list[Run]]:
     """Type, layers and top_k of the routed experts of a branch of `tapes` that end at `ends`, None if no call of it
-    brought any, and the pieces that make up the rows and the mask of their holes.
+    brought any, and the runs that make up the rows and the mask of their holes.
 
     Where two payloads hold the same row the older one stands: it tells how the token was sampled, the newer one only
     how it was read again. The row of a call's last sampled token is known to later payloads alone, so whatever a
     payload says about it is not taken.
     """
-    payloads = [(tape, end) for tape, end in zip(tapes, ends, strict=True) if tape.routing is not None]
-    if not payloads:
-        return None, []
-    wires = [tape.routing.rows for tape, _ in payloads if tape.routing is not None]
-    layers, top_k = wires[0].shape[1:]
     delivered = _Delivered()
-    pieces: list[Piece] = []
-    for tape, end in payloads:
-        assert tape.routing is not None
-        start, wire = tape.routing.start, tape.routing.rows
-        stop = min(start + len(wire), end - int(tape.sampled[-1:].any()))
-        for first, last in delivered.add(start, stop):
-            pieces.append(Piece("routed", first, wire[first - start : last - start]))
+    runs: list[Run] = []
+    end_of_run = -1
+    wires = []
+    for tape, end in zip(tapes, ends, strict=True):
+        if (routing := tape.routing) is None:
+            continue
+        start, wire, sampled = routing.start, routing.rows, tape.sampled
+        wires.append(wire)
+        unknown = 1 if len(sampled) and sampled[-1] else 0
+        for first, last in delivered.add(start, min(start + len(wire), end - unknown)):
+            if first != end_of_run:
+                runs.append(("routed", first, []))
+            runs[-1][2].append(wire[first - start : last - start])
+            end_of_run = last
+    if not wires:
+        return None, []
+    layers, top_k = wires[0].shape[1:]
     for first, last in delivered.holes(ends[-1]):
-        pieces.append(Piece("routed_hole", first, np.ones(last - first, np.bool_)))
-    return (NAMES[np.result_type(*wires)], layers, top_k), pieces
+        runs.append(("routed_hole", first, [np.ones(last - first, np.bool_)]))
+    return (NAMES[np.result_type(*{wire.dtype for wire in wires})], layers, top_k), runs
 
 
 class _Delivered:
@@ -60,7 +57,7 @@ class _Delivered:
 
     def add(self, start: int, stop: int) -> list[tuple[int, int]]:
         """Of the rows from `start` to `stop`, the runs that were missing until now."""
-        taken = self._fill_holes(start, stop)
+        taken = self._fill_holes(start, stop) if self._holes else []
         fresh = max(start, self._landed)
         if fresh < stop:
             if fresh > self._landed:
