@@ -9,23 +9,40 @@ import threading
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from orchestrator.call_trees import assert_same, chat
 from rollwright.orchestrator import Batch, samples_of
-from rollwright.orchestrator.transports import BatchReceiver, BatchWriter
+from rollwright.orchestrator.transports import BatchReceiver, FileSender, Window
 from rollwright.orchestrator.transports import files as module
-from rollwright.orchestrator.transports.files import read_batch, steps_in, write_batch
-from rollwright.wire import WireError
+from rollwright.orchestrator.transports.files import (
+    last_step,
+    read_batch,
+    steps_in,
+    write_acked,
+    write_all,
+    write_batch,
+)
+from rollwright.orchestrator.transports.shelf import Shelf
+from rollwright.wire import UsageError, WireError
 
 
 def batch_of(step: int) -> Batch:
     return Batch.of(step, samples_of(chat(step)) + samples_of(chat(1, attempt=step)))
 
 
-async def test_what_is_sent_is_received_in_order(tmp_path):
-    writer = BatchWriter(tmp_path / "new")
-    paths = [await writer.send(batch_of(step)) for step in (1, 2, 3)]
-    assert [path.name for path in paths] == ["batch-00000001.rwb", "batch-00000002.rwb", "batch-00000003.rwb"]
+@pytest.fixture
+async def sender(tmp_path):
+    sender = FileSender(tmp_path / "new", sync=False)
+    yield sender
+    await sender.close()
+
+
+async def test_what_is_sent_is_received_in_order(tmp_path, sender):
+    shipped = [await sender.send(batch_of(step)) for step in (1, 2, 3)]
+    assert [ship.path.name for ship in shipped] == [f"batch-0000000{step}.rwb" for step in (1, 2, 3)]
+    assert [ship.bytes for ship in shipped] == [ship.path.stat().st_size for ship in shipped]
     received = list(BatchReceiver(tmp_path / "new"))
     assert [batch.step for batch in received] == [1, 2, 3]
     for step, batch in enumerate(received, 1):
@@ -84,16 +101,15 @@ def test_receive_waits_for_the_next_batch_and_not_forever(tmp_path):
     assert clock.now == pytest.approx(6.5, abs=0.1)
 
 
-@pytest.mark.parametrize("moment", ["write", "fsync", "replace"])
+@pytest.mark.parametrize("moment", ["encode_batch", "write_all", "replace"])
 def test_a_writer_that_dies_leaves_nothing_to_read(tmp_path, monkeypatch, moment):
     """A kill cannot run the clean-up, so the leftover is put back; the next try of the step takes its place."""
 
     def die(*_):
         raise OSError("no space left")
 
-    target = {"write": (module, "encode_batch"), "fsync": (os, "fsync"), "replace": (os, "replace")}[moment]
     with monkeypatch.context() as patched:
-        patched.setattr(*target, die)
+        patched.setattr(os if moment == "replace" else module, moment, die)
         with pytest.raises(OSError, match="no space"):
             write_batch(tmp_path, batch_of(1))
     assert os.listdir(tmp_path) == []
@@ -104,17 +120,35 @@ def test_a_writer_that_dies_leaves_nothing_to_read(tmp_path, monkeypatch, moment
     assert os.listdir(tmp_path) == ["batch-00000001.rwb"]
 
 
-def test_the_name_appears_only_after_the_bytes_are_on_disk(tmp_path, monkeypatch):
+@pytest.mark.parametrize("sync", [True, False])
+def test_a_batch_is_whole_before_it_has_its_name_and_synced_before_the_writer_goes_on(tmp_path, monkeypatch, sync):
     order = []
-    fsync, replace = os.fsync, os.replace
-    monkeypatch.setattr(
-        os,
-        "fsync",
-        lambda fd: (order.append(f"fsync {os.path.basename(os.readlink(f'/proc/self/fd/{fd}'))}"), fsync(fd)),
-    )
+    fsync, replace, write = os.fsync, os.replace, module.write_all
+    name_of = lambda fd: os.path.basename(os.readlink(f"/proc/self/fd/{fd}"))  # noqa: E731
+    monkeypatch.setattr(os, "fsync", lambda fd: (order.append(f"fsync {name_of(fd)}"), fsync(fd)))
     monkeypatch.setattr(os, "replace", lambda a, b: (order.append("replace"), replace(a, b)))
-    write_batch(tmp_path, batch_of(1))
-    assert order == ["fsync .batch-00000001.rwb.unfinished", "replace", f"fsync {tmp_path.name}"]
+    monkeypatch.setattr(module, "write_all", lambda fd, buffers: (write(fd, buffers), order.append("written")))
+    write_batch(tmp_path, batch_of(1), sync=sync)
+    assert order == ["written", "replace", *(["fsync batch-00000001.rwb", f"fsync {tmp_path.name}"] if sync else [])]
+
+
+@given(st.lists(st.binary(max_size=40), max_size=30), st.integers(1, 7), st.data())
+def test_every_byte_is_written_in_order_however_few_the_system_takes(buffers, most, data):
+    """The system may take less than it is given, and takes no more than so many buffers at once."""
+    taken = bytearray()
+
+    def writev(descriptor, several):
+        assert len(several) <= most
+        offered = b"".join(several)
+        took = data.draw(st.integers(1, len(offered))) if offered else 0
+        taken.extend(offered[:took])
+        return took
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(os, "writev", writev)
+        patched.setattr(module, "_BUFFERS_PER_WRITE", most)
+        write_all(-1, buffers)
+    assert taken == b"".join(buffers)
 
 
 @pytest.mark.parametrize("content", [b"", b"short", b"\x89RWB\r\n\x1a\n" + bytes(100)])
@@ -132,7 +166,7 @@ def test_a_batch_under_the_name_of_another_step_is_refused(tmp_path):
         BatchReceiver(tmp_path).receive(timeout_s=0)
 
 
-async def test_writing_happens_in_a_thread_and_a_cancelled_send_arrives_whole(tmp_path, monkeypatch):
+async def test_writing_happens_in_a_thread_and_a_cancelled_send_arrives_whole(tmp_path, monkeypatch, sender):
     entered, let_go, written = threading.Event(), threading.Event(), threading.Event()
     encode = module.encode_batch
 
@@ -142,19 +176,142 @@ async def test_writing_happens_in_a_thread_and_a_cancelled_send_arrives_whole(tm
         let_go.wait(10)
         return encode(batch)
 
-    def write(directory, batch):
-        path = write_batch(directory, batch)
+    def write(directory, batch, **options):
+        path = write_batch(directory, batch, **options)
         written.set()
         return path
 
     monkeypatch.setattr(module, "encode_batch", slow)
     monkeypatch.setattr(module, "write_batch", write)
-    sending = asyncio.create_task(BatchWriter(tmp_path).send(batch_of(1)))
+    sending = asyncio.create_task(sender.send(batch_of(1)))
     await asyncio.to_thread(entered.wait, 10)
-    assert list(BatchReceiver(tmp_path)) == []
+    assert list(BatchReceiver(sender.directory)) == []
     sending.cancel()
     with pytest.raises(asyncio.CancelledError):
         await sending
     let_go.set()
     assert await asyncio.to_thread(written.wait, 10)
-    assert [batch.step for batch in BatchReceiver(tmp_path)] == [1]
+    assert [batch.step for batch in BatchReceiver(sender.directory)] == [1]
+
+
+# Acks, pruning, restarts
+
+
+def shelf_of(directory, *steps: int, **options) -> Shelf:
+    shelf = Shelf(directory, sync=False, **options)
+    for step in steps:
+        shelf.put(batch_of(step))
+    return shelf
+
+
+def test_a_batch_goes_when_both_sides_are_done_with_it(tmp_path):
+    shelf = shelf_of(tmp_path, 1, 2, 3, 4)
+    receiver = BatchReceiver(tmp_path)
+    assert [batch.step for batch in receiver] == [1, 2, 3, 4]
+    receiver.ack(3)
+    shelf.look()
+    assert (shelf.acked, steps_in(tmp_path)) == (3, [1, 2, 3, 4])
+    shelf.release(2)
+    assert steps_in(tmp_path) == [3, 4]
+    shelf.release(4)
+    assert steps_in(tmp_path) == [4]
+    receiver.ack()
+    shelf.look()
+    assert (shelf.acked, steps_in(tmp_path), last_step(tmp_path)) == (4, [], 4)
+    assert repr(shelf) == f"<Shelf {tmp_path.name}: acked 4, 0 batches of 0 bytes to be acked>"
+
+
+def test_some_batches_may_stay_for_people_to_look_at(tmp_path):
+    shelf = shelf_of(tmp_path, 1, 2, 3, 4, keep_batches=2)
+    shelf.release(4)
+    shelf.acknowledge(3)
+    assert steps_in(tmp_path) == [2, 3, 4]
+
+
+def test_what_is_unacked_survives_both_sides(tmp_path):
+    shelf_of(tmp_path, 1, 2, 3)
+    first = BatchReceiver(tmp_path)
+    assert [first.receive(0).step, first.receive(0).step] == [1, 2]
+    first.ack(1)
+    assert [batch.step for batch in BatchReceiver(tmp_path)] == [2, 3]
+    again = shelf_of(tmp_path)
+    assert (again.acked, again.last, again.unacked[0]) == (1, 3, 2)
+    with pytest.raises(UsageError, match="step 3 is sent already; the next step to send is 4"):
+        again.put(batch_of(3))
+    again.release(3)
+    again.acknowledge(3)
+    with pytest.raises(UsageError, match="is 4"):
+        shelf_of(tmp_path, 2)
+
+
+def test_a_batch_that_a_power_cut_tore_is_sent_again(tmp_path, caplog):
+    shelf_of(tmp_path, 1, 2)
+    path = tmp_path / "batch-00000002.rwb"
+    os.truncate(path, path.stat().st_size - 1)
+    shelf = shelf_of(tmp_path)
+    assert "batch-00000002.rwb is torn" in caplog.text
+    assert (steps_in(tmp_path), shelf.last) == ([1], 1)
+    shelf.put(batch_of(2))
+    assert [batch.step for batch in BatchReceiver(tmp_path)] == [1, 2]
+
+
+def test_an_ack_never_goes_back_nor_ahead(tmp_path):
+    shelf = shelf_of(tmp_path, 1, 2)
+    receiver = BatchReceiver(tmp_path)
+    with pytest.raises(UsageError, match="last batch received is 0"):
+        receiver.ack(1)
+    assert len(list(receiver)) == 2
+    receiver.ack(2)
+    receiver.ack(1)
+    shelf.look()
+    assert shelf.acked == 2
+    write_acked(tmp_path, 99)
+    shelf.look()
+    shelf.acknowledge(99)
+    assert shelf.acked == 2
+    with pytest.raises(UsageError, match="step 3"):
+        receiver.ack(3)
+
+
+def test_an_ack_that_is_no_number_is_refused(tmp_path):
+    (tmp_path / "acked").write_text("three")
+    with pytest.raises(WireError, match="acked"):
+        BatchReceiver(tmp_path).receive(0)
+
+
+async def test_a_full_window_holds_the_sender_and_nobody_else(tmp_path):
+    sender = FileSender(tmp_path, window=Window(batches=2), sync=False)
+    receiver = BatchReceiver(tmp_path)
+    try:
+        await sender.send(batch_of(1))
+        await sender.send(batch_of(2))
+        third = asyncio.create_task(sender.send(batch_of(3)))
+        done, _ = await asyncio.wait([third], timeout=0.05)
+        assert not done
+        assert (steps_in(tmp_path), sender.unacked[0]) == ([1, 2], 2)
+        await asyncio.to_thread(receiver.receive, 5)
+        await asyncio.to_thread(receiver.ack)
+        async with asyncio.timeout(10):
+            await third
+        assert (sender.acked, steps_in(tmp_path)) == (1, [1, 2, 3])
+        await sender.prune(3)
+        assert steps_in(tmp_path) == [2, 3]
+    finally:
+        await sender.close()
+
+
+async def test_a_window_that_stays_full_ends_in_a_timeout(tmp_path):
+    sender = FileSender(tmp_path, window=Window(bytes=1), sync=False, timeout_s=0.05)
+    try:
+        await sender.send(batch_of(1))
+        with pytest.raises(TimeoutError):
+            await sender.send(batch_of(2))
+        assert steps_in(tmp_path) == [1]
+    finally:
+        await sender.close()
+
+
+@pytest.mark.parametrize("options", [{"batches": 0}, {"bytes": 0}])
+def test_a_window_that_nothing_fits_is_refused(options):
+    with pytest.raises(UsageError):
+        Window(**options)
