@@ -57,12 +57,13 @@ class _Delivered:
 
     def add(self, start: int, stop: int) -> list[tuple[int, int]]:
         """Of the rows from `start` to `stop`, the runs that were missing until now."""
+        landed = self._landed
         taken = self._fill_holes(start, stop) if self._holes else []
-        fresh = max(start, self._landed)
-        if fresh < stop:
-            if fresh > self._landed:
-                self._holes.append((self._landed, fresh))
-            taken.append((fresh, stop))
+        if landed < stop and start < stop:
+            if landed < start:
+                self._holes.append((landed, start))
+                landed = start
+            taken.append((landed, stop))
             self._landed = stop
         return taken
 
