@@ -1,5 +1,5 @@
-"""What a run must not forget, in one small file that is replaced whole. Msgpack, no code in it, and no arrays: the samples
-of buffered groups lie in files of their own (landing.py), which the checkpoint refers to."""
+"""What a run must not forget, in one small file that is replaced whole. Msgpack, no code in it, and no arrays: the
+samples of buffered groups lie in files of their own (landing.py), which the checkpoint refers to."""
 
 from __future__ import annotations
 

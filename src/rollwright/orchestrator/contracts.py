@@ -29,6 +29,10 @@ class GroupRunner(Protocol[TaskT_contra]):
         RolloutError means that nothing of the group came back. Cancelling this ends the rollouts."""
         ...
 
+    async def tell_policy(self, version: int) -> None:
+        """The engines serve this version from now on; calls that begin later are marked with it."""
+        ...
+
 
 @dataclass(frozen=True)
 class Source(Generic[TaskT]):

@@ -1,7 +1,7 @@
 """The engines that sample for a run: how they are told of new weights, and what they tell about their load.
 
-A protocol is a list of requests that every engine gets, in order. An engine that was paused is resumed whatever happens,
-and one that cannot be brought to the new version ends the run: it would go on sampling by the old one, unnoticed.
+A protocol is a list of requests that every engine gets, in order. An engine that was paused is resumed whatever
+happens, and one that cannot be brought to the new version ends the run: it would go on sampling by the old one.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What becomes of the rollouts of a group that came back, by their advantages and the filters. It is work of the size of
-the group, so it is done on the loop, where what an advantage remembers has one order."""
+"""What becomes of the rollouts of a group that came back, by their advantages and the filters. It is work of the size
+of the group, so it is done on the loop, where what an advantage remembers has one order."""
 
 from __future__ import annotations
 

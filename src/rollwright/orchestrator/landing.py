@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import logging
 import math
-import mmap
 import os
 import re
 from collections.abc import Sequence
@@ -26,6 +25,7 @@ import msgspec
 from rollwright.wire import Trace, WireError
 from rollwright.wire.arrays import DTYPES
 from rollwright.wire.codec import Buffer
+from rollwright.wire.mapping import map_file
 
 from .batches import decode_batch, note_of, reserve_batch
 from .drafts import Draft, drafts_of, fill
@@ -200,10 +200,7 @@ def _write_rest(descriptor: int, offset: int, buffers: Sequence[Buffer], written
 
 
 def _read(path: Path) -> tuple[Landed, Members]:
-    with open(path, "rb") as file:
-        if os.fstat(file.fileno()).st_size == 0:
-            raise WireError(f"{path.name} is empty")
-        mapped = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    mapped = map_file(path)
     samples = decode_batch(mapped).samples
     try:
         note = msgspec.msgpack.decode(note_of(mapped), type=_Note)

@@ -1,5 +1,5 @@
-"""Groups in, batches out. The loop only carries: planner.py and evals.py decide, storage.py and the sender do in threads
-whatever is of the size of tokens.
+"""Groups in, batches out. The loop only carries: planner.py and evals.py decide, storage.py and the sender do in
+threads whatever is of the size of tokens.
 
 Evaluations, cancellations and new versions are never behind a batch: launching, following the trainer and shipping are
 tasks of their own that meet in the planner. Every wait has a deadline.
@@ -19,7 +19,7 @@ from rollwright.wire import RolloutError, RollwrightError, Trace, UsageError
 from .advantages import make_advantage
 from .checkpoints import Checkpoint
 from .concurrency import Concurrency
-from .contracts import AnySource, Engines, EvalSource, PolicyFeed, Source, TrainingBatchSender
+from .contracts import AnySource, Engines, EvalSource, GroupRunner, PolicyFeed, Source, TrainingBatchSender
 from .evals import EvalReport, Evals
 from .filters import make_filters
 from .groups import Arrival, Landed, Ticket, finished, lost_group, outcome_of
@@ -56,11 +56,12 @@ class Orchestrator:
     ) -> None:
         """Without `policies` there is no trainer to follow, and steps are made as fast as groups come back. `on_traces`
         is told of every group that comes back, on the loop."""
-        names = [source.plan.name for source in (*sources, *evals)]
+        every: list[AnySource] = [*sources, *evals]
+        names = [source.plan.name for source in every]
         if len(set(names)) != len(names):
             raise UsageError(f"each source needs a name of its own; got {', '.join(names)}")
         self._settings = settings
-        self._sources: dict[str, AnySource] = {source.plan.name: source for source in (*sources, *evals)}
+        self._sources: dict[str, AnySource] = {source.plan.name: source for source in every}
         self._plans = [source.plan for source in sources]
         self._eval_plans = [source.plan for source in evals]
         self._sender = sender
@@ -250,8 +251,12 @@ class Orchestrator:
             self._end_seats(self._planner.advance(policy.version))
             if self._engines is not None:
                 await self._engines.serve(policy)
+            await asyncio.gather(*(runner.tell_policy(policy.version) for runner in self._runners()))
             self._evals.advance(policy.version, time.monotonic())
             self._wake.set()
+
+    def _runners(self) -> list[GroupRunner[Any]]:
+        return list({id(source.runner): source.runner for source in self._sources.values()}.values())
 
     async def _watch_engines(self, engines: Engines) -> None:
         while True:

@@ -118,7 +118,7 @@ class Planner:
         for ready in kept:
             self._rollout_tokens += (ready.arrival.tokens - self._rollout_tokens) / (20 if self._rollout_tokens else 1)
         self._drop_stale(kept)
-        self._count_barren(bool(kept))
+        self._count_barren(any(ready.key in self._buffer for ready in kept))
         return True
 
     def advance(self, version: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""How a trainer tells of new weights: one small file in a directory that both can see, replaced whole for every version.
+"""How a trainer tells of new weights: one small file in a directory that both can see, replaced whole each time.
 
     policy.json      {"version": 7, "path": "/weights/step-7"}
 

@@ -106,7 +106,7 @@ class Curriculum:
         return SamplerState(self._drawn, draws, {int(task): float(self._estimates[task]) for task in known})
 
 
-SAMPLERS = {"shuffled": Shuffled, "curriculum": Curriculum}
+SAMPLERS: dict[str, type[Shuffled] | type[Curriculum]] = {"shuffled": Shuffled, "curriculum": Curriculum}
 
 
 def make_sampler(kind: str, tasks: int, seed: int, state: SamplerState | None = None) -> Sampler:

@@ -6,24 +6,12 @@ import msgspec
 
 from rollwright.wire import UsageError
 
-from .advantages import AdvantageConfig, Grpo, Grpo
+from .advantages import AdvantageConfig, Grpo
 from .concurrency import ConcurrencySettings
 from .filters import FilterConfig
+from .packing import PackSettings
 from .plans import PlanSettings, StalePolicy
 from .samples import ErrorPolicy
-
-
-class PackSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Micro-batches for the ranks of a trainer. With 0 ranks, samples are left as they come."""
-
-    ranks: int = 0
-    """Data-parallel ranks."""
-    max_tokens: int = 32768
-    """Tokens of a micro-batch; a longer sample has one for itself."""
-
-    def __post_init__(self) -> None:
-        if self.ranks < 0 or self.max_tokens < 1:
-            raise UsageError("pack needs ranks of 0 or more and max_tokens of 1 or more")
 
 
 class OrchestrateSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -51,7 +39,8 @@ class OrchestrateSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     filters: tuple[FilterConfig, ...] = ()
     errors: ErrorPolicy = ErrorPolicy.DROP
     """What happens to a rollout that failed: drop it, or keep its place with every token masked."""
-    pack: PackSettings = PackSettings()
+    pack: PackSettings | None = None
+    """Sort samples into micro-batches for the ranks of a trainer."""
     concurrency: ConcurrencySettings = ConcurrencySettings()
     eval_seats: int = 32
     """Rollouts of evaluations in flight at once, besides those of training."""

@@ -5,8 +5,8 @@ belongs in a thread.
     groups/               the samples of finished groups, until the batch that holds them is in a checkpoint
     batch-N.rwb           the batches, until the trainer has acknowledged them and they are in a checkpoint
 
-What landed or was shipped after the last checkpoint tells so by its file, so a crash at any moment loses no finished group
-and trains none twice.
+What landed or was shipped after the last checkpoint tells so by its file, so a crash at any moment loses no finished
+group and trains none twice.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ from .checkpoints import Checkpoint, load_checkpoint, save_checkpoint
 from .filters import RolloutFilters
 from .groups import Landed, Ticket
 from .landing import Members, discard, land, recover
-from .packing import pack
+from .packing import PackSettings, packed
 from .plans import Cut
 from .samples import ErrorPolicy, Sample
-from .settings import PackSettings
 from .transports.files import batch_path, read_batch, steps_in
 
 
@@ -41,7 +40,7 @@ class Found(msgspec.Struct, frozen=True):
 
 class Storage:
     def __init__(
-        self, directory: Path, *, filters: RolloutFilters, errors: ErrorPolicy, packing: PackSettings
+        self, directory: Path, *, filters: RolloutFilters, errors: ErrorPolicy, packing: PackSettings | None
     ) -> None:
         self.directory = directory
         self._groups = directory / "groups"
@@ -75,7 +74,7 @@ class Storage:
         for pick in cut.picks:
             members = self._samples[pick.group][pick.member]
             samples += [msgspec.structs.replace(sample, advantage=pick.advantage) for sample in members]
-        return Batch.of(cut.step, _packed(samples, self._packing) if self._packing.ranks else samples)
+        return Batch.of(cut.step, packed(samples, self._packing) if self._packing else samples)
 
     def save(self, checkpoint: Checkpoint, released: Iterable[Landed]) -> None:
         """Put it on record, and only then let go of what it no longer refers to."""
@@ -93,11 +92,3 @@ def _members(batch: Batch, first_attempt: dict[int, int]) -> list[tuple[int, int
     keys = [(sample.group, sample.attempt - first_attempt.get(sample.group, 0)) for sample in batch.samples]
     return list(dict.fromkeys(keys))
 
-
-def _packed(samples: list[Sample], settings: PackSettings) -> list[Sample]:
-    packing = pack([len(sample.ids) for sample in samples], ranks=settings.ranks, max_tokens=settings.max_tokens)
-    places = zip(packing.rank.tolist(), packing.micro.tolist(), strict=True)
-    return [
-        msgspec.structs.replace(sample, rank=rank, micro=micro)
-        for sample, (rank, micro) in zip(samples, places, strict=True)
-    ]

@@ -91,6 +91,7 @@ class Serving:
         self._return_tokens = return_tokens
         self._running: set[asyncio.Task[Finished]] = set()
         self._toolsets = toolsets
+        self._policy_version = 0
         self.pool = pool
         """Where boxes come from; None if each rollout has its own."""
         self.interceptor = interceptor
@@ -99,6 +100,11 @@ class Serving:
     def __repr__(self) -> str:
         pool = f", {self.pool!r}" if self.pool is not None else ""
         return f"<Serving {type(self._environment.taskset).__name__}, {len(self._running)} rollouts in flight{pool}>"
+
+    async def tell_policy(self, version: int) -> None:
+        """The engine serves this policy version from now on. Answers of engines that do not tell theirs are marked with
+        the version that was served when they were asked."""
+        self._policy_version = version
 
     async def run(self, task: Task, attempt: int = 0) -> Trace:
         """One rollout. A failed one is a trace with a failure, not an exception."""
@@ -143,7 +149,7 @@ class Serving:
 
     async def _rollout(self, task: Task, attempt: int, kept: ExitStack) -> Finished:
         environment = self._environment
-        trace = LiveTrace(task.id, attempt)
+        trace = LiveTrace(task.id, attempt, policy_version=lambda: self._policy_version)
         try:
             limits = limits_for(task, environment.limits)
         except TaskBroken as error:

@@ -22,7 +22,15 @@ from .tape import Tapes
 class LiveTrace:
     """One rollout's record in the making. Reads like a wire.Trace: `messages`, `reply`, `turns`, `usage`."""
 
-    def __init__(self, task_id: str, attempt: int, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        task_id: str,
+        attempt: int,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        policy_version: Callable[[], int] = int,
+    ) -> None:
+        """`policy_version` says what the engine serves now, for engines that do not tell it themselves."""
         self.task_id = task_id
         self.attempt = attempt
         self.tools: tuple[ToolSpec, ...] = ()
@@ -31,6 +39,7 @@ class LiveTrace:
         self.usage = Usage()
         self.turns = 0
         self._clock = clock
+        self._policy_version = policy_version
         self._began = clock()
         self._began_at = time.time()
         self._clockwork = Phases(clock)
@@ -102,7 +111,9 @@ class LiveTrace:
 
     def prepare(self, prompt: int, model: str) -> int:
         """Put on record that the engine is about to be asked, and return the call's number."""
-        self._calls.append(CallRecord(prompt=prompt, model=model, started_s=self._now()))
+        # If new weights come while the call is sampled, its later tokens are newer: staleness is never told too small.
+        version = self._policy_version()
+        self._calls.append(CallRecord(prompt=prompt, model=model, started_s=self._now(), policy_version=version))
         self._open.add(len(self._calls) - 1)
         return len(self._calls) - 1
 
@@ -121,7 +132,7 @@ class LiveTrace:
             model=reply.model or intent.model,
             finish=reply.finish,
             usage=reply.usage,
-            policy_version=reply.policy_version,
+            policy_version=reply.policy_version or intent.policy_version,
             ended_s=self._now(),
             tokens=tokens,
         )

@@ -14,7 +14,6 @@ was killed leaves at most one torn last line; the next writer cuts it off.
 from __future__ import annotations
 
 import fcntl
-import mmap
 import os
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,6 +24,7 @@ import msgspec
 
 from rollwright.wire import Trace, UsageError, WireError
 from rollwright.wire.codec import Buffer, decode_json, encode_json
+from rollwright.wire.mapping import map_file
 
 from .toml import differing_key, write_toml
 
@@ -179,9 +179,8 @@ def _array_reader(path: Path) -> Callable[[Iterable[tuple[int, int]]], list[Buff
 
 def _mapped(path: Path) -> memoryview:
     try:
-        with path.open("rb") as file:
-            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-    except (FileNotFoundError, ValueError) as error:  # An empty file cannot be mapped.
+        return map_file(path)
+    except (FileNotFoundError, WireError) as error:  # An empty file cannot be mapped.
         raise WireError(f"its arrays are not in {path}") from error
 
 

@@ -7,7 +7,6 @@ a power cut took before it was synced is short, and a short file is refused by i
 
 from __future__ import annotations
 
-import mmap
 import os
 import re
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from rollwright.orchestrator.batches import Batch, decode_batch, encode_batch, l
 from rollwright.orchestrator.layout import PRELUDE_BYTES
 from rollwright.wire import WireError
 from rollwright.wire.codec import Buffer
+from rollwright.wire.mapping import map_file
 
 _NAME = re.compile(r"batch-(\d{8,})\.rwb")
 _BUFFERS_PER_WRITE = 1024
@@ -71,12 +71,9 @@ def write_batch(directory: Path, batch: Batch, *, sync: bool = True) -> Path:
 def read_batch(path: Path) -> Batch:
     """Views of the mapped file. The map lives as long as any of them."""
     # Mapped privately: who makes tensors of the views may write to them, and changes no file by it.
-    with open(path, "rb") as file:
-        if os.fstat(file.fileno()).st_size == 0:
-            raise WireError(f"{path.name} is empty")
-        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    mapped = map_file(path, private=True)
     try:
-        return sealed(decode_batch(memoryview(mapped)))
+        return sealed(decode_batch(mapped))
     except WireError as error:
         raise WireError(f"{path.name}: {error}") from error
 
