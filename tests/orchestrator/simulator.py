@@ -20,6 +20,7 @@ from rollwright.orchestrator.plans import Cut, PlanSettings, Snapshot
 from rollwright.orchestrator.sources import SourcePlan
 
 ROLLOUT_BYTES = 1000
+CONCURRENCY = ConcurrencySettings(initial=64, least=4, most=64, settle_s=1.0)
 
 
 @dataclass
@@ -31,7 +32,6 @@ class World:
     sources: tuple[SourcePlan, ...] = (SourcePlan(name="train", tasks=7, group_size=4),)
     evals: tuple[EvalPlan, ...] = ()
     eval_seats: int = 8
-    concurrency: ConcurrencySettings = ConcurrencySettings(initial=64, least=4, most=64, settle_s=1.0)
     failing: float = 0.1
     """Share of rollouts that fail."""
     slow: float = 0.05
@@ -104,7 +104,7 @@ class Simulator:
         advantage = make_advantage(Grpo())
         self.planner = Planner(world.settings, world.sources, advantage, filters, self._snapshot)
         self.evals = Evals(world.evals, world.eval_seats, self._eval_state)
-        self.concurrency = Concurrency(world.concurrency)
+        self.concurrency = Concurrency(CONCURRENCY)
         since = {step: members for step, members in self._shipped_files.items() if step > self.planner.step}
         self.planner.recover(self._disk.values(), since)
         self.planner.advance(self._served)

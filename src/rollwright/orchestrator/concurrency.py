@@ -1,7 +1,7 @@
 """How many rollouts may be in flight: as many as the engine digests. Plain code with time as a parameter.
 
 Where the engine tells its queue and how full its cache is, these decide: a queue means that more rollouts only wait.
-Otherwise the pace decides: rollouts that take much longer than the quickest of late are standing in a queue that nobody
+Otherwise the pace decides: calls that take much longer than the quickest of late are standing in a queue that nobody
 tells about. Up by steps, down by a factor, with a pause after each change long enough for it to show.
 """
 
@@ -10,6 +10,9 @@ from __future__ import annotations
 import msgspec
 
 from rollwright.wire import UsageError
+
+_MEMORY_S = 900.0
+"""In this time the quickest call of late counts as twice as slow."""
 
 
 class ConcurrencySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -26,7 +29,7 @@ class ConcurrencySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     queue_share: float = 0.1
     """Calls that wait at the engine, as a share of the rollouts in flight, above which there are fewer."""
     slow_factor: float = 2.0
-    """Where the engine tells nothing: how much longer than the quickest of late a rollout may take."""
+    """Where the engine tells nothing: how much longer than the quickest of late a call may take."""
     settle_s: float = 10.0
     """Seconds between two changes."""
 
@@ -53,6 +56,7 @@ class Concurrency:
         self._changed_at = float("-inf")
         self._quickest_s = float("inf")
         self._pace_s = 0.0
+        self._told_at = 0.0
         self._told = False
         """Whether the engine has ever told its queue; then the pace is not asked."""
 
@@ -66,9 +70,11 @@ class Concurrency:
         self._decide(crowded, in_flight, now)
 
     def took(self, seconds: float, in_flight: int, now: float) -> None:
-        """A rollout took so long at the engine."""
-        # The quickest is forgotten slowly, so that tasks that grow longer are not taken for a queue.
-        self._quickest_s = min(self._quickest_s * 1.005, seconds)
+        """A call took so long at the engine."""
+        # The quickest is forgotten slowly, so that answers that grow longer are not taken for a queue for ever.
+        forgotten = 2 ** ((now - self._told_at) / _MEMORY_S) if self._told_at else 1.0
+        self._quickest_s = min(self._quickest_s * forgotten, seconds)
+        self._told_at = now
         self._pace_s = seconds if not self._pace_s else 0.9 * self._pace_s + 0.1 * seconds
         if not self._told:
             self._decide(self._pace_s > self._settings.slow_factor * self._quickest_s, in_flight, now)

@@ -91,4 +91,3 @@ def _members(batch: Batch, first_attempt: dict[int, int]) -> list[tuple[int, int
     """The rollouts of a batch, each once; a group whose file is gone was not of this run."""
     keys = [(sample.group, sample.attempt - first_attempt.get(sample.group, 0)) for sample in batch.samples]
     return list(dict.fromkeys(keys))
-

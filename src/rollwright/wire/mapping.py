@@ -32,7 +32,7 @@ def map_file(path: Path, *, private: bool = False) -> memoryview:
             raise OSError(error, os.strerror(error), str(path))
     finally:
         os.close(descriptor)
-    return memoryview(np.asarray(_Region(address, length, readonly=not private)))
+    return np.asarray(_Region(address, length, readonly=not private)).data
 
 
 class _Region:

@@ -10,6 +10,7 @@ from typing import Protocol
 import msgspec
 
 from rollwright.orchestrator.batches import Batch
+from rollwright.orchestrator.contracts import PolicyVersion
 from rollwright.wire import UsageError
 
 
@@ -41,6 +42,10 @@ class Feed(Protocol):
 
     def ack(self, step: int, within_s: float) -> bool:
         """True when the ack is on record, and False when that is not known in time."""
+        ...
+
+    def publish(self, policy: PolicyVersion, within_s: float) -> bool:
+        """True when the policy version is on record, and False when that is not known in time."""
         ...
 
     def close(self) -> None: ...

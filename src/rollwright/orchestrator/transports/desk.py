@@ -6,10 +6,12 @@ import hmac
 import mmap
 from pathlib import Path
 
+from rollwright.orchestrator.contracts import PolicyVersion
+from rollwright.orchestrator.policies import write_policy
 from rollwright.wire import WireError
 from rollwright.wire.codec import Buffer
 
-from .letters import MAX_CHUNK_BYTES, Ack, Answer, Chunk, Fetch, Refused, Standing, read_request, write_letter
+from .letters import MAX_CHUNK_BYTES, Ack, Answer, Chunk, Fetch, Publish, Refused, Standing, read_request, write_letter
 from .shelf import Shelf
 
 
@@ -20,7 +22,7 @@ class Desk:
         self._token = token.encode()
 
     def answer(self, frame: Buffer) -> list[Buffer]:
-        """The frames of the answer. Blocks for an ack, which is synced."""
+        """The frames of the answer. Blocks for what is put on record, which is synced."""
         try:
             request = read_request(frame)
         except WireError:
@@ -31,6 +33,10 @@ class Desk:
             return self._chunk(request)
         if isinstance(request, Ack):
             self._shelf.acknowledge(request.step)
+        if isinstance(request, Publish):
+            if request.version < 0:
+                return [write_letter(Refused(request.number, "malformed"))]
+            write_policy(self._shelf.directory, PolicyVersion(request.version, request.path))
         return [write_letter(self._standing(request.number))]
 
     def _chunk(self, fetch: Fetch) -> list[Buffer]:

@@ -8,7 +8,8 @@ import logging
 from pathlib import Path
 
 from rollwright.orchestrator.batches import Batch
-from rollwright.orchestrator.contracts import Shipped
+from rollwright.orchestrator.contracts import PolicyVersion, Shipped
+from rollwright.orchestrator.policies import write_policy
 from rollwright.telemetry.periodic import PeriodicThread
 from rollwright.wire import WireError
 
@@ -117,6 +118,10 @@ class FileFeed:
     def ack(self, step: int, within_s: float) -> bool:
         if step > read_acked(self._directory):
             write_acked(self._directory, step)
+        return True
+
+    def publish(self, policy: PolicyVersion, within_s: float) -> bool:
+        write_policy(self._directory, policy)
         return True
 
     def close(self) -> None:

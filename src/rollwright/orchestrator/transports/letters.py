@@ -4,6 +4,7 @@ The trainer's DEALER sends letters of one frame, the orchestrator's ROUTER answe
 
     hello(number, token)                        -> standing
     ack(number, token, step)                    -> standing, when the ack is on record
+    publish(number, token, version, path)       -> standing, when the policy version is on record
     fetch(number, token, step, offset, length)  -> chunk, and a second frame of bytes from `offset` on; or standing, if
                                                    the step is not there yet; or refused, if it is gone
     standing(number, acked, last)                  newest acked and newest sent step, 0 if there is none
@@ -43,6 +44,12 @@ class Ack(_Letter, frozen=True):
     step: int
 
 
+class Publish(_Letter, frozen=True):
+    token: str
+    version: int
+    path: str
+
+
 class Fetch(_Letter, frozen=True):
     token: str
     step: int
@@ -65,7 +72,7 @@ class Refused(_Letter, frozen=True):
     reason: Literal["token", "gone", "malformed"]
 
 
-Request = Hello | Ack | Fetch
+Request = Hello | Ack | Publish | Fetch
 Answer = Standing | Chunk | Refused
 _requests: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
 _answers: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)

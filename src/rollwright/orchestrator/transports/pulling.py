@@ -10,6 +10,7 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from rollwright.orchestrator.batches import Batch, decode_batch, sealed
+from rollwright.orchestrator.contracts import PolicyVersion
 from rollwright.wire import UsageError, WireError
 
 from .keys import read_key
@@ -20,6 +21,7 @@ from .letters import (
     Chunk,
     Fetch,
     Hello,
+    Publish,
     Refused,
     Request,
     Standing,
@@ -60,6 +62,10 @@ class SocketFeed:
     def ack(self, step: int, within_s: float) -> bool:
         standing = self._ask(Ack(next(self._numbers), self._token, step), within_s)
         return standing is not None and standing.acked >= step
+
+    def publish(self, policy: PolicyVersion, within_s: float) -> bool:
+        asked = Publish(next(self._numbers), self._token, policy.version, policy.path)
+        return self._ask(asked, within_s) is not None
 
     def fetch(self, step: int, within_s: float) -> Batch | None:
         """Chunks that have come by then wait for the next call of the same step."""

@@ -9,11 +9,14 @@ from types import TracebackType
 from typing import Self
 
 from rollwright.orchestrator.batches import Batch
+from rollwright.orchestrator.contracts import PolicyVersion
 from rollwright.wire import UsageError
 
 from .contract import Feed
 from .directory import FileFeed
 
+_LONGEST_PATH = 3000
+"""A letter has room for it."""
 _LONGEST_WAIT_S = 1.0
 """A feed is asked in turns of this, so that a deadline is kept and an interrupt is heard."""
 
@@ -80,10 +83,21 @@ class BatchReceiver:
         step = received if step is None else step
         if not 1 <= step <= received:
             raise UsageError(f"step {step} cannot be acked: the last batch received is {received}")
+        self._insist(f"the ack of step {step}", timeout_s, lambda within_s: self._feed.ack(step, within_s))
+
+    def publish(self, version: int, path: Path | str = "", timeout_s: float = 30.0) -> None:
+        """The weights of `version` are ready at `path`, where the engines find them: training on the batches up to that
+        step has made them. Older versions that are told late change nothing."""
+        if version < 0 or len(str(path)) > _LONGEST_PATH:
+            raise UsageError(f"versions count from 0, and a path has at most {_LONGEST_PATH} characters")
+        policy = PolicyVersion(version, str(path))
+        self._insist(f"version {version}", timeout_s, lambda within_s: self._feed.publish(policy, within_s))
+
+    def _insist(self, what: str, timeout_s: float, ask: Callable[[float], bool]) -> None:
         deadline = self._clock() + timeout_s
-        while not self._feed.ack(step, min(_LONGEST_WAIT_S, max(deadline - self._clock(), 0.0))):
+        while not ask(min(_LONGEST_WAIT_S, max(deadline - self._clock(), 0.0))):
             if self._clock() >= deadline:
-                raise TimeoutError(f"the ack of step {step} did not reach {self._feed!r} in time")
+                raise TimeoutError(f"{what} did not reach {self._feed!r} in time")
 
     def close(self) -> None:
         self._feed.close()
