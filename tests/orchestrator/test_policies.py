@@ -197,7 +197,7 @@ def test_a_limit_that_nobody_leans_on_is_not_raised_and_changes_have_time_to_sho
 
 def test_without_a_gauge_the_pace_decides():
     """An engine with 40 places: every call beyond them waits."""
-    limit, now = settled(), 0.0
+    limit, now = settled(initial=20), 0.0
     seen = []
     for _ in range(400):
         now += 0.5
