@@ -204,7 +204,7 @@ def test_without_a_gauge_the_pace_decides():
         limit.took(max(limit.limit, 40) / 40, in_flight=limit.limit, now=now)
         seen.append(limit.limit)
     assert min(seen[200:]) >= 30
-    assert max(seen[200:]) <= 100
+    assert max(seen[200:]) <= 120
 
 
 def test_a_fixed_limit_stays():
