@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from orchestrator.call_trees import assert_same, chat
 from rollwright.orchestrator.drafts import samples_of
 from rollwright.orchestrator.packing import Packing, PackSettings, pack, packed
-from rollwright.orchestrator.partitions import first_fit, greedy, karmarkar_karp
+from rollwright.orchestrator.partitions import descend, first_fit, greedy, karmarkar_karp
 from rollwright.wire import UsageError
 
 lengths = st.lists(st.integers(1, 100), min_size=1, max_size=40)
@@ -91,9 +91,26 @@ def test_64_ranks_and_256_samples_are_settled_in_few_steps():
     sizes = np.random.default_rng(0).integers(500, 60_000, 256).tolist()
     for room in (262_144, 131_072):
         packing = pack(sizes, ranks=64, max_tokens=room, clock=frozen)
-        assert packing.cost <= 1.02 * sum(sizes) / 64
+        assert packing.cost <= 1.004 * sum(sizes) / 64
         # Each is some 80 us of CPU.
         assert packing.steps <= 2_000
+
+
+@given(lengths, st.integers(2, 6))
+def test_a_descent_ends_where_no_move_and_no_swap_helps_the_fullest(sizes, bins):
+    numbers = np.array(sizes)
+    begun = np.zeros(len(sizes), int)
+    where, steps = descend(numbers, begun, bins, bins, steps=1_000, expired=lambda: False)
+    assert steps < 1_000
+    loads = np.bincount(where, weights=numbers, minlength=bins)
+    fullest = int(loads.argmax())
+    others = [(bin, size) for bin, size in zip(where.tolist(), sizes, strict=True) if bin != fullest]
+    others += [(bin, 0) for bin in range(bins) if bin != fullest]
+    for size in numbers[where == fullest]:
+        for bin, other in others:
+            assert max(loads[fullest] - size + other, loads[bin] + size - other) >= loads[fullest]
+    stopped, taken = descend(numbers, begun, bins, bins, steps=1_000, expired=lambda: True)
+    assert (stopped.tolist(), taken) == (begun.tolist(), 0)
 
 
 def test_when_the_time_is_up_the_search_ends():
