@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gc
 import os
+import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from rollwright.wire import WireError
-from rollwright.wire.mapping import map_file
+from rollwright.wire.mapping import Home, _giver, _libc, home_of, map_file
 
 
 def maps_of(path: Path) -> int:
@@ -30,7 +31,43 @@ def test_a_map_lives_as_long_as_its_views_and_holds_no_descriptor(tmp_path):
     assert view.tolist() == list(range(256))
     del view
     gc.collect()
+    let_the_giver_finish()
     assert maps_of(path) == 0
+
+
+def let_the_giver_finish() -> None:
+    done = threading.Event()
+    _giver.later.put(done.set)
+    assert done.wait(10)
+
+
+def test_pages_are_given_back_by_a_thread_of_its_own(tmp_path, monkeypatch):
+    """Never by whoever held the last view: that may be an event loop, and it may take a second."""
+    givers = []
+    munmap = _libc().munmap
+    monkeypatch.setattr(
+        _libc(), "munmap", lambda *where: (givers.append(threading.current_thread().name), munmap(*where))
+    )
+    (tmp_path / "f").write_bytes(b"abc")
+    view = map_file(tmp_path / "f")
+    del view
+    gc.collect()
+    let_the_giver_finish()
+    assert givers == ["unmapping"]
+
+
+def test_memory_of_a_file_knows_its_place(tmp_path):
+    path = tmp_path / "f"
+    path.write_bytes(bytes(range(100)))
+    mapped = map_file(path)
+    array = np.frombuffer(mapped[10:], "<u2")[5:15]
+    home = home_of(array.view(np.uint8).data[2:])
+    assert home == Home(path, (path.stat().st_dev, path.stat().st_ino), 22)
+    assert array[1] == 22 + 23 * 256
+    assert home_of(mapped[:0]) is None
+    assert home_of(memoryview(b"abc")) is None
+    assert home_of(np.zeros(3, np.uint8).data) is None
+    assert home_of(map_file(path, private=True)) is None
 
 
 def test_a_shared_map_cannot_be_written_and_a_private_one_changes_no_file(tmp_path):

@@ -1,8 +1,8 @@
 """Files as memory, without a descriptor for each: Python's own `mmap` keeps one open as long as the map lives, and a
 run maps as many files as it has groups waiting.
 
-The last view of a map may die anywhere, on an event loop as well. Giving the pages back takes a while, and where the file
-is removed by then the kernel frees all of it at that moment: a second for two gigabytes. So a thread of its own does it.
+The last view of a map may die anywhere, on an event loop as well. Giving the pages back takes a while, and where the
+file is removed by then the kernel frees all of it at that moment: a second for two gigabytes. So a thread does it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import mmap
 import os
 import threading
 import weakref
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, NamedTuple
@@ -50,7 +51,7 @@ def map_file(path: Path, *, private: bool = False) -> memoryview:
     finally:
         os.close(descriptor)
     home = None if private else Home(path, (stat.st_dev, stat.st_ino), 0)
-    return memoryview(np.asarray(_Region(address, length, home)))
+    return np.asarray(_Region(address, length, home)).data
 
 
 def home_of(buffer: memoryview) -> Home | None:
@@ -70,14 +71,14 @@ class _Region:
         place = (address, home is not None)
         self.__array_interface__ = {"version": 3, "typestr": "|u1", "shape": (length,), "data": place}
         self.home = home
-        weakref.finalize(self, _giver.pages.put, (address, length)).atexit = False
+        weakref.finalize(self, _giver.later.put, partial(_libc().munmap, address, length)).atexit = False
 
 
 class _Giver:
     """Gives pages back to the system, one map after another."""
 
     def __init__(self) -> None:
-        self.pages: SimpleQueue[tuple[int, int]] = SimpleQueue()
+        self.later: SimpleQueue[Callable[[], object]] = SimpleQueue()
         """Whoever is interrupted by the death of a view may put into it, wherever he was."""
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -91,7 +92,7 @@ class _Giver:
 
     def _give(self) -> None:
         while True:
-            _libc().munmap(*self.pages.get())
+            self.later.get()()
 
 
 _giver = _Giver()
