@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import threading
+from pathlib import Path
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 
 from orchestrator.call_trees import assert_same, chat
 from rollwright.orchestrator import Batch, samples_of
+from rollwright.orchestrator.batches import decode_batch, encode_batch
 from rollwright.orchestrator.transports import BatchReceiver, FileSender, Window
 from rollwright.orchestrator.transports import files as module
 from rollwright.orchestrator.transports.files import (
@@ -25,6 +28,7 @@ from rollwright.orchestrator.transports.files import (
 )
 from rollwright.orchestrator.transports.shelf import Shelf
 from rollwright.wire import UsageError, WireError
+from rollwright.wire.mapping import map_file
 
 
 def batch_of(step: int) -> Batch:
@@ -190,6 +194,63 @@ async def test_writing_happens_in_a_thread_and_a_cancelled_send_arrives_whole(tm
     let_go.set()
     assert await asyncio.to_thread(written.wait, 10)
     assert [batch.step for batch in BatchReceiver(sender.directory)] == [1]
+
+
+# From file to file
+
+
+def landed_batch(directory) -> tuple[Path, Batch]:
+    """A batch whose samples lie in the mapped file of another, as those of groups do."""
+    path = write_batch(directory / "groups", Batch.of(7, samples_of(chat(3, new=20_000))), sync=False)
+    samples = [sample for sample in decode_batch(map_file(path)).samples for _ in range(2)]
+    return path, Batch.of(1, samples)
+
+
+def test_samples_that_lie_in_files_go_from_file_to_file(tmp_path, monkeypatch):
+    _, batch = landed_batch(tmp_path)
+    expected = b"".join(encode_batch(batch))
+    moved = []
+    copy = os.copy_file_range
+    monkeypatch.setattr(os, "copy_file_range", lambda *args: (moved.append(copy(*args)), moved[-1])[1])
+    written = []
+    monkeypatch.setattr(module, "write_all", lambda fd, buffers: (written.append(buffers), write_all(fd, buffers)))
+    assert write_batch(tmp_path, batch, sync=False).read_bytes() == expected
+    assert sum(moved) > 0.99 * 9 * batch.tokens
+    assert sum(len(buffer) for buffers in written for buffer in buffers) == len(expected) - sum(moved)
+
+
+@pytest.mark.parametrize("trouble", ["removed", "replaced", "never", "half", "truncated"])
+def test_samples_whose_file_cannot_be_copied_from_are_written_from_memory(tmp_path, monkeypatch, trouble):
+    path, batch = landed_batch(tmp_path)
+    expected = b"".join(encode_batch(batch))
+    copy = os.copy_file_range
+
+    def awkward(source, target, count, *offsets):
+        if trouble == "half":
+            return copy(source, target, min(count, 1000), *offsets)
+        if trouble == "truncated":
+            return 0
+        raise OSError(errno.EXDEV, "another file system")
+
+    if trouble in ("removed", "replaced"):
+        path.unlink()
+    else:
+        monkeypatch.setattr(os, "copy_file_range", awkward)
+    if trouble == "replaced":
+        path.write_bytes(bytes(len(expected)))
+    assert write_batch(tmp_path, batch, sync=False).read_bytes() == expected
+
+
+def test_a_disk_that_fails_while_copying_is_told(tmp_path, monkeypatch):
+    _, batch = landed_batch(tmp_path)
+
+    def broken(*_):
+        raise OSError(errno.EIO, "the disk is broken")
+
+    monkeypatch.setattr(os, "copy_file_range", broken)
+    with pytest.raises(OSError, match="broken"):
+        write_batch(tmp_path, batch, sync=False)
+    assert steps_in(tmp_path) == []
 
 
 # Acks, pruning, restarts
