@@ -7,7 +7,6 @@ import errno
 import os
 import threading
 from pathlib import Path
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -201,7 +200,7 @@ async def test_writing_happens_in_a_thread_and_a_cancelled_send_arrives_whole(tm
 
 def landed_batch(directory) -> tuple[Path, Batch]:
     """A batch whose samples lie in the mapped file of another, as those of groups do."""
-    path = write_batch(directory / "groups", Batch.of(7, samples_of(chat(3, new=20_000))), sync=False)
+    path = write_batch(directory / "groups", Batch.of(7, samples_of(chat(3, new=30_000))), sync=False)
     samples = [sample for sample in decode_batch(map_file(path)).samples for _ in range(2)]
     return path, Batch.of(1, samples)
 
