@@ -13,7 +13,7 @@ from rich.console import Console
 
 from rollwright.cli.books import Books, one_line
 from rollwright.cli.report import Result, told
-from rollwright.cli.table import Glance, drawn, line, shown, span
+from rollwright.cli.table import Glance, Panel, drawn, panel, shown, span
 from rollwright.cli.talk import Talk
 from rollwright.wire import CallRecord, Failure, Layer, Score, Stop, Trace, Usage
 
@@ -27,7 +27,7 @@ def failed(task: str, message: str, layer: Layer = Layer.ENGINE) -> Trace:
     return Trace(task_id=task, attempt=0, stop=Stop.FAILED, failure=Failure(layer, "EngineUnavailable", message))
 
 
-def seen(**changes: object) -> Glance:
+def seen(**changes: object) -> Panel:
     base = {
         "title": "sums with [bold]big[/bold]",
         "planned": 40,
@@ -42,7 +42,7 @@ def seen(**changes: object) -> Glance:
         "lag_p99_s": 0.0123,
         "draining": False,
     }
-    return Glance(**{**base, **changes})  # type: ignore[arg-type]
+    return panel(Glance(**{**base, **changes}))  # type: ignore[arg-type]
 
 
 def test_the_line_and_the_table_show_the_same_numbers() -> None:
@@ -50,13 +50,13 @@ def test_the_line_and_the_table_show_the_same_numbers() -> None:
     Console(file=screen, width=100).print(drawn(seen()))
     words = ["13 of 40", "0.750", "3 (engine 2, task 1)", "3.0 rollouts/s, 1,234 tokens/s", "1 min 15 s", "12.3 ms"]
     for word in words:
-        assert word in line(seen())
+        assert word in seen().line
         assert word in screen.getvalue()
     assert "[bold]big[/bold]" in screen.getvalue()
 
 
 def test_what_is_not_known_yet_is_not_invented() -> None:
-    shown_line = line(seen(reward=None, left_s=None, failures={}, finished=0))
+    shown_line = seen(reward=None, left_s=None, failures={}, finished=0).line
     assert "reward -" in shown_line
     assert "? left" in shown_line
     assert "failed 0" in shown_line
@@ -151,7 +151,7 @@ def test_a_message_is_one_short_line(text: str) -> None:
 async def test_the_last_look_is_always_shown(live: bool, capsys: pytest.CaptureFixture[str]) -> None:
     talk, looks = Talk(), iter(range(1000))
 
-    def look() -> Glance:
+    def look() -> Panel:
         return seen(finished=next(looks), failures={}, draining=True)
 
     async with shown(look, talk, live=live):

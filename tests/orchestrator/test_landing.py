@@ -236,7 +236,7 @@ for at in itertools.count():
 
 
 def test_killed_at_any_call_of_the_system_a_group_is_there_whole_or_not_at_all(tmp_path):
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     run = subprocess.run(
         [sys.executable, "-c", CHILD, str(tmp_path)], env=environment, capture_output=True, text=True, timeout=100
     )

@@ -25,7 +25,7 @@ from .interrupts import Interrupts
 from .jobs import Job, prove
 from .report import Result, conversation, told
 from .settings import EvalSettings
-from .table import Glance, glance, shown
+from .table import Panel, glance, panel, shown
 from .talk import Talk, result
 
 
@@ -111,7 +111,7 @@ class EvalRun:
         try:
             path = run.path / "metrics.jsonl"
             publish = publishing(self._metrics(evaluation), self._job.settings.metrics, path, name=run.path.name)
-            async with publish, shown(lambda: self._glance(evaluation), self._talk):
+            async with publish, shown(lambda: self._panel(evaluation), self._talk):
                 await evaluation.run()
         except OSError as error:
             self._refused(run, error)
@@ -169,8 +169,8 @@ class EvalRun:
         if job.settings.resume:
             self._talk.say(f"Resuming: {books.kept} rollouts are kept, {books.planned - books.kept} are to be done.")
 
-    def _glance(self, evaluation: Evaluation) -> Glance:
-        return glance(self._title, evaluation, self._books, self._monitor)
+    def _panel(self, evaluation: Evaluation) -> Panel:
+        return panel(glance(self._title, evaluation, self._books, self._monitor))
 
     def _metrics(self, evaluation: Evaluation) -> Metrics:
         """The run's numbers, beside the process's own. Read in the pump's thread, so only plain counts."""

@@ -52,6 +52,9 @@ def cut(
             wants_help = True
         elif word.startswith("@"):
             files.append(_file(word, rest))
+        elif word.endswith(".toml") and not _is_flag(word):
+            # No taskset is called so.
+            files.append(Path(word))
         elif _is_flag(word):
             name, equals, value = word.partition("=")
             if equals:

@@ -24,21 +24,6 @@ SOLVER = "rollwright.tasks.oracle:solver"
 _OVER_HTTP = ("relay", "tokens")
 
 
-class Choice(msgspec.Struct, frozen=True):
-    """A table whose settings depend on the kind that it names."""
-
-    kinds: Mapping[str, type[msgspec.Struct]]
-    default: str
-    called: str
-    """What things of such a kind are."""
-
-
-CHOICES: Mapping[str, Choice] = {
-    "runtime": Choice(RUNTIME_KINDS, "subprocess", "boxes"),
-    "harness": Choice(HARNESS_KINDS, "chat", "harnesses"),
-}
-
-
 class Resolved(msgspec.Struct, Generic[S], frozen=True):
     """What was asked for."""
 
@@ -63,13 +48,13 @@ def resolve(kind: type[S], argv: Sequence[str]) -> Resolved[S] | None:
     first, layers, name = _first_look(kind, argv)
     if not name:
         if first.help:
-            _help(with_kinds(kind, Taskset, _chosen(first, layers))(), "TASKSET")
+            _help(with_kinds(kind, Taskset, _chosen(kind, first, layers))(), "TASKSET")
             return None
         known = ", ".join(taskset_names())
         raise UsageError(f"{kind.verb} needs a taskset: rollwright {kind.verb} NAME, with {known} or file.py")
-    typed = with_kinds(kind, find_taskset(name), _chosen(first, layers))
+    typed = with_kinds(kind, find_taskset(name), _chosen(kind, first, layers))
     known_settings = settings_of(typed)
-    _refuse_other_kinds(first, known_settings)
+    _refuse_other_kinds(kind, first, known_settings)
     line = flags.cut(kind.verb, argv, known_settings, ALIASES)
     if line.help:
         _help(_helpful(typed), name)
@@ -82,7 +67,7 @@ def _first_look(kind: type[S], argv: Sequence[str]) -> tuple[flags.Line, list[fi
     line = flags.cut(kind.verb, argv, _settings_of_any(kind), ALIASES, open_table="taskset")
     layers = [files.read_layer(path) for path in line.files]
     # The first word decides where there is one: behind an unknown flag, a word may be that flag's value.
-    words = argv[:1] if argv and not argv[0].startswith(("-", "@")) else line.words
+    words = argv[:1] if argv and not argv[0].startswith(("-", "@")) and not argv[0].endswith(".toml") else line.words
     if words is line.words and len(words) > 1:
         raise UsageError(f"{kind.verb} takes one taskset, but got {' and '.join(words)}; put it first")
     names = [*(layer.taskset for layer in layers if layer.taskset), *words]
@@ -162,17 +147,17 @@ def _field(name: str, chosen: type[msgspec.Struct]) -> tuple[Any, ...]:
 def _settings_of_any(kind: type[S]) -> dict[str, Setting]:
     """The settings of `kind` with those of every kind of box and harness, before it is known which one is meant."""
     known = settings_of(kind)
-    for table, choice in CHOICES.items():
+    for table, choice in kind.choices.items():
         for config in choice.kinds.values():
             known = {**settings_of(config, f"{table}."), **known}
         known[f"{table}.kind"] = Setting(f"{table}.kind", str)
     return known
 
 
-def _chosen(line: flags.Line, layers: Sequence[files.Layer]) -> dict[str, type[msgspec.Struct]]:
+def _chosen(kind: type[S], line: flags.Line, layers: Sequence[files.Layer]) -> dict[str, type[msgspec.Struct]]:
     """The kind that each table is of."""
     found = {}
-    for table, choice in CHOICES.items():
+    for table, choice in kind.choices.items():
         named = [_kind_in(layer, table) for layer in layers] + list(line.given.get(f"{table}.kind", ()))
         name = next((name for name in reversed(named) if name), choice.default)
         if name not in choice.kinds:
@@ -181,16 +166,16 @@ def _chosen(line: flags.Line, layers: Sequence[files.Layer]) -> dict[str, type[m
     return found
 
 
-def _refuse_other_kinds(line: flags.Line, known: Mapping[str, Setting]) -> None:
+def _refuse_other_kinds(kind: type[S], line: flags.Line, known: Mapping[str, Setting]) -> None:
     """A setting of another kind is refused by naming that kind."""
     for key in line.given:
         table = key.partition(".")[0]
-        if table in CHOICES and key not in known:
-            choice = CHOICES[table]
-            kinds = [kind for kind, config in choice.kinds.items() if key in settings_of(config, f"{table}.")]
+        if table in kind.choices and key not in known:
+            choice = kind.choices[table]
+            names = [name for name, config in choice.kinds.items() if key in settings_of(config, f"{table}.")]
             flag = Setting(key, str).flag
-            named = f"{' and '.join(kinds)} {choice.called}"
-            raise UsageError(f"{flag} is a setting of {named}; add --{table} {kinds[0]}")
+            named = f"{' and '.join(names)} {choice.called}"
+            raise UsageError(f"{flag} is a setting of {named}; add --{table} {names[0]}")
 
 
 def _kind_in(layer: files.Layer, table: str) -> str:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 import msgspec
 
 from rollwright.engines.config import EngineConfig
-from rollwright.harnesses import HarnessConfig, Limits
+from rollwright.harnesses import HARNESS_KINDS, HarnessConfig, Limits
 from rollwright.harnesses.registry import ChatConfig
-from rollwright.runtimes import PoolConfig, RuntimeConfig, SubprocessConfig
+from rollwright.runtimes import RUNTIME_KINDS, PoolConfig, RuntimeConfig, SubprocessConfig
 from rollwright.tasks import Taskset
 from rollwright.telemetry.publishing import MetricsConfig
 from rollwright.wire import Sampling, UsageError
@@ -23,7 +24,17 @@ ALIASES = {
     "--engine": "engine.kind",
     "--harness": "harness.kind",
     "--runtime": "runtime.kind",
+    "--advantage": "advantage.kind",
 }
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """A table whose settings depend on the kind that it names."""
+
+    kinds: Mapping[str, type[msgspec.Struct]]
+    default: str
+    called: str
+    """What things of such a kind are."""
 
 
 class RolloutSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -61,6 +72,10 @@ class RolloutSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """How boxes are kept for further rollouts, where runtime.persistent is true."""
 
     verb: ClassVar[str] = ""
+    choices: ClassVar[Mapping[str, Choice]] = {
+        "runtime": Choice(RUNTIME_KINDS, "subprocess", "boxes"),
+        "harness": Choice(HARNESS_KINDS, "chat", "harnesses"),
+    }
     of_the_call: ClassVar[frozenset[str]] = frozenset(
         {"base_url", "output", "resume", "dry_run", "json", "debug", "show"}
     )

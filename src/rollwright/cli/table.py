@@ -1,6 +1,7 @@
 """A run while it goes: a live table on a terminal, a plain line every few seconds elsewhere.
 
-Both show the same Glance. The table is drawn in a thread, four times a second, so that the loop only carries.
+Both show the same Panel, whatever verb it is of. The table is drawn in a thread, four times a second, so that the loop
+only carries.
 """
 
 from __future__ import annotations
@@ -27,8 +28,24 @@ LIVE_S = 0.25
 PLAIN_S = 5.0
 
 
+class Panel(msgspec.Struct, frozen=True):
+    """What is shown of one moment."""
+
+    title: str
+    done: int
+    planned: int
+    rows: list[tuple[str, str]]
+    """Name and value of each number, in words."""
+    alarming: frozenset[str] = frozenset()
+    """Names of the rows that somebody should look at."""
+
+    @property
+    def line(self) -> str:
+        return "  ".join(f"{name} {value}" for name, value in self.rows)
+
+
 class Glance(msgspec.Struct, frozen=True):
-    """The numbers of one moment."""
+    """The numbers of one moment of an evaluation."""
 
     title: str
     planned: int
@@ -79,9 +96,10 @@ def rows(seen: Glance) -> list[tuple[str, str]]:
     ]
 
 
-def line(seen: Glance) -> str:
-    """The same on one line."""
-    return "  ".join(f"{name} {value}" for name, value in rows(seen))
+def panel(seen: Glance) -> Panel:
+    failed = sum(seen.failures.values())
+    alarming = frozenset({"failed"} if failed else ())
+    return Panel(seen.title, seen.finished + failed, seen.planned, rows(seen), alarming)
 
 
 def span(seconds: float) -> str:
@@ -92,7 +110,7 @@ def span(seconds: float) -> str:
     return f"{minutes} min {rest:02} s" if minutes else f"{seconds:.1f} s"
 
 
-def drawn(seen: Glance) -> Table:
+def drawn(seen: Panel) -> Table:
     from rich.progress_bar import ProgressBar
     from rich.table import Table
     from rich.text import Text
@@ -100,15 +118,14 @@ def drawn(seen: Glance) -> Table:
     table = Table(title=Text(seen.title), title_justify="left", show_header=False, box=None, pad_edge=False)
     table.add_column(style="dim")
     table.add_column()
-    done = seen.finished + sum(seen.failures.values())
-    table.add_row("", ProgressBar(total=max(seen.planned, 1), completed=done, width=40))
-    for name, value in rows(seen):
-        table.add_row(name, Text(value, style="red" if name == "failed" and seen.failures else ""))
+    table.add_row("", ProgressBar(total=max(seen.planned, 1), completed=seen.done, width=40))
+    for name, value in seen.rows:
+        table.add_row(name, Text(value, style="red" if name in seen.alarming else ""))
     return table
 
 
 @asynccontextmanager
-async def shown(look: Callable[[], Glance], talk: Talk, *, live: bool | None = None) -> AsyncIterator[None]:
+async def shown(look: Callable[[], Panel], talk: Talk, *, live: bool | None = None) -> AsyncIterator[None]:
     """Show what `look` sees until the block ends, and once more then."""
     on_terminal = sys.stderr.isatty() if live is None else live
     show = _live if on_terminal else _plain
@@ -121,13 +138,13 @@ async def shown(look: Callable[[], Glance], talk: Talk, *, live: bool | None = N
         await asyncio.gather(showing, return_exceptions=True)
 
 
-async def _plain(look: Callable[[], Glance], talk: Talk, ended: asyncio.Event) -> None:
+async def _plain(look: Callable[[], Panel], talk: Talk, ended: asyncio.Event) -> None:
     while not await _is_over(ended, PLAIN_S):
-        talk.say(line(look()))
-    talk.say(line(look()))
+        talk.say(look().line)
+    talk.say(look().line)
 
 
-async def _live(look: Callable[[], Glance], talk: Talk, ended: asyncio.Event) -> None:
+async def _live(look: Callable[[], Panel], talk: Talk, ended: asyncio.Event) -> None:
     from rich.console import Console
     from rich.live import Live
 
@@ -144,7 +161,7 @@ async def _live(look: Callable[[], Glance], talk: Talk, ended: asyncio.Event) ->
             talk.above = None
 
 
-def _draw(screen: Live, seen: Glance) -> None:
+def _draw(screen: Live, seen: Panel) -> None:
     screen.update(drawn(seen), refresh=True)
 
 

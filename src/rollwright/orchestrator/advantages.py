@@ -78,6 +78,9 @@ class CustomAdvantage(
 
 
 AdvantageConfig = Grpo | LeaveOneOut | MaxRl | EmaBaseline | CustomAdvantage
+ADVANTAGE_KINDS: dict[str, type[msgspec.Struct]] = {
+    str(kind.__struct_config__.tag): kind for kind in (Grpo, LeaveOneOut, MaxRl, EmaBaseline, CustomAdvantage)
+}
 
 
 def make_advantage(config: AdvantageConfig) -> Advantage:

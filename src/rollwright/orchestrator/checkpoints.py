@@ -3,12 +3,12 @@ samples of buffered groups lie in files of their own (landing.py), which the che
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import msgspec
 
 from rollwright.wire import UsageError, WireError
+from rollwright.wire.durable import replace_file
 
 from .evals import EvalState
 from .plans import Snapshot
@@ -29,13 +29,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 def save_checkpoint(directory: Path, checkpoint: Checkpoint) -> None:
     """Blocking. Returns when it would survive a power cut."""
-    path = directory / NAME
-    unfinished = path.with_name(f".{NAME}.unfinished")
-    with open(unfinished, "wb") as file:
-        file.write(msgspec.msgpack.encode(checkpoint))
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(unfinished, path)
+    replace_file(directory / NAME, msgspec.msgpack.encode(checkpoint))
 
 
 def load_checkpoint(directory: Path, identity: dict[str, str | int | float]) -> Checkpoint | None:

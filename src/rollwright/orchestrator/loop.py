@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
 
+from rollwright.telemetry import LoopLagMonitor
 from rollwright.wire import RolloutError, RollwrightError, Trace, UsageError
 
 from .advantages import make_advantage
@@ -52,10 +54,11 @@ class Orchestrator:
         engines: Engines | None = None,
         on_step: Callable[[StepReport], None] | None = None,
         on_eval: Callable[[EvalReport], None] | None = None,
-        on_traces: Callable[[Ticket, Sequence[Trace]], None] | None = None,
+        on_traces: Callable[[Ticket, Sequence[Trace]], Awaitable[None]] | None = None,
+        monitor: LoopLagMonitor | None = None,
     ) -> None:
         """Without `policies` there is no trainer to follow, and steps are made as fast as groups come back. `on_traces`
-        is told of every group that comes back, on the loop."""
+        is given every group that comes back, and its samples are ready when it returns."""
         every: list[AnySource] = [*sources, *evals]
         names = [source.plan.name for source in every]
         if len(set(names)) != len(names):
@@ -75,7 +78,7 @@ class Orchestrator:
         self._planner = self._make_planner(None)
         self._evals = Evals(self._eval_plans, settings.eval_seats)
         self._concurrency = Concurrency(settings.concurrency)
-        self._reporter = Reporter(Path(settings.output))
+        self._reporter = Reporter(Path(settings.output), monitor)
         self._seats: dict[int, asyncio.Task[None]] = {}
         self._ship: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
@@ -101,7 +104,7 @@ class Orchestrator:
 
     async def run(self) -> Report:
         """Make the batches that are still to be made. GroupsFailed when tasks or engine give nothing to train on."""
-        with self._landing:
+        with self._landing, closing(self._storage):
             await self._in_thread(self._open)
             try:
                 async with asyncio.TaskGroup() as tasks:
@@ -198,7 +201,7 @@ class Orchestrator:
             raise RollwrightError(f"a group of {ticket.size} rollouts came back with {len(traces)} traces")
         self._tell_pace(traces)
         if self._on_traces is not None:
-            self._on_traces(ticket, traces)
+            await self._on_traces(ticket, traces)
         if self._evals.owns(ticket.number):
             return Landed(ticket, tuple(Arrival(outcome_of(t), t.reward, finished(t)) for t in traces))
         return await self._land(ticket, traces)

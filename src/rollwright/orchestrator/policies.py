@@ -9,13 +9,13 @@ which is what the engines were started with; version v is what training on the b
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import msgspec
 
 from rollwright.wire import WireError
+from rollwright.wire.durable import replace_file
 
 from .contracts import PolicyVersion
 
@@ -27,13 +27,7 @@ def write_policy(directory: Path, policy: PolicyVersion) -> None:
     known = read_policy(directory)
     if known is not None and known.version >= policy.version:
         return
-    directory.mkdir(parents=True, exist_ok=True)
-    unfinished = directory / f".{NAME}.{os.getpid()}.unfinished"
-    with open(unfinished, "wb") as file:
-        file.write(msgspec.json.encode(policy) + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(unfinished, directory / NAME)
+    replace_file(directory / NAME, msgspec.json.encode(policy) + b"\n")
 
 
 def read_policy(directory: Path) -> PolicyVersion | None:

@@ -9,6 +9,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from rollwright.telemetry import LoopLagMonitor
+
 from .batches import Batch
 from .contracts import Shipped
 from .evals import EvalReport
@@ -50,6 +52,13 @@ class StepReport(msgspec.Struct, frozen=True):
     collect_s: float
     """From the step before to the cut."""
     ship_s: float
+    lag_p50_s: float = 0.0
+    """How late the event loop was during the step, weighted by time; 0 where nobody watched it."""
+    lag_p90_s: float = 0.0
+    lag_p99_s: float = 0.0
+    lag_max_s: float = 0.0
+    lag_blocked: float = 0.0
+    """Share of moments at which the loop was away."""
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -71,8 +80,9 @@ class Report(msgspec.Struct, frozen=True):
 class Reporter:
     """Gathers between steps, on the loop; `step` writes, in a thread."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, monitor: LoopLagMonitor | None = None) -> None:
         self._directory = directory
+        self._monitor = monitor
         self._before = Accounts()
         self._caught: Counter[str] = Counter()
         self._rewards: list[float] = []
@@ -123,10 +133,23 @@ class Reporter:
             batch_bytes=shipped.bytes,
             collect_s=collect_s,
             ship_s=ship_s,
+            **self._lag(),
         )
         self._before, self._caught, self._rewards = accounts, caught, []
         self._began = time.monotonic()
         return report
+
+    def _lag(self) -> dict[str, float]:
+        if self._monitor is None:
+            return {}
+        seen = self._monitor.take_interval("step")
+        return {
+            "lag_p50_s": seen.p50_s,
+            "lag_p90_s": seen.p90_s,
+            "lag_p99_s": seen.p99_s,
+            "lag_max_s": seen.max_s,
+            "lag_blocked": seen.blocked_fraction,
+        }
 
     def write(self, report: StepReport, batch: Batch) -> StepReport:
         """Blocking, and of the size of tokens: counts those that are trained, and appends to the metrics."""
@@ -164,6 +187,8 @@ def _metrics_line(report: StepReport) -> bytes:
     for name, value in msgspec.structs.asdict(report).items():
         if isinstance(value, dict):
             metrics |= {f"{name}{{reason={reason}}}": count for reason, count in value.items()}
+        elif name.startswith("lag_"):
+            metrics["event_loop_lag/" + name.removeprefix("lag_").removesuffix("_s")] = value
         else:
             metrics[name] = value
     return msgspec.json.encode({"time": time.time(), "step": report.step, "metrics": metrics}) + b"\n"

@@ -11,12 +11,14 @@ group and trains none twice.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
 
 from rollwright.wire import Trace
+from rollwright.wire.durable import hold_directory
 
 from .batches import Batch
 from .checkpoints import Checkpoint, load_checkpoint, save_checkpoint
@@ -48,9 +50,12 @@ class Storage:
         self._errors = errors
         self._packing = packing
         self._samples: dict[int, Members] = {}
+        self._hold = -1
 
     def open(self, identity: dict[str, str | int | float]) -> Found:
+        """UsageError if another process runs here, or if what ran here was another run."""
         self._groups.mkdir(parents=True, exist_ok=True)
+        self._hold = hold_directory(self.directory)
         checkpoint = load_checkpoint(self.directory, identity)
         found = recover(self._groups)
         self._samples = {landed.ticket.number: members for landed, members in found}
@@ -62,6 +67,11 @@ class Storage:
             if step > done
         }
         return Found(checkpoint, tuple(landed for landed, _ in found), shipped)
+
+    def close(self) -> None:
+        if self._hold >= 0:
+            os.close(self._hold)
+            self._hold = -1
 
     def land(self, ticket: Ticket, traces: Sequence[Trace]) -> Landed:
         landed, members = land(ticket, traces, filters=self._filters, errors=self._errors, directory=self._groups)

@@ -76,13 +76,13 @@ class LagBook:
         self.due = now + interval_s
         self._lock = threading.Lock()
         self._whole = _Span(now)
-        self._recent = _Span(now)
+        self._intervals: dict[str, _Span] = {}
 
     def tick(self, now: float) -> float:
         """A tick came. Returns when the next one is due."""
         with self._lock:
             lag_s = max(now - self.due, 0.0)
-            for span in (self._whole, self._recent):
+            for span in (self._whole, *self._intervals.values()):
                 span.record(lag_s, self.interval_s, self.blocked_over_s)
             self.due += self.interval_s * (lag_s // self.interval_s + 1)
             return self.due
@@ -92,11 +92,11 @@ class LagBook:
         with self._lock:
             return self._view(self._whole, now)
 
-    def take_interval(self, now: float) -> LagSnapshot:
-        """Everything since the last call, which begins a new interval. It has one caller."""
+    def take_interval(self, now: float, consumer: str = "") -> LagSnapshot:
+        """Everything since this consumer's last call, or since the start; it begins a new interval for it."""
         with self._lock:
-            view = self._view(self._recent, now)
-            self._recent = _Span(now)
+            view = self._view(self._intervals.get(consumer, self._whole), now)
+            self._intervals[consumer] = _Span(now)
             return view
 
     def _view(self, span: _Span, now: float) -> LagSnapshot:
@@ -140,9 +140,9 @@ class LoopLagMonitor:
         """Everything since the start. Any thread may ask, also while the loop hangs."""
         return self._open_book().snapshot(time.monotonic())
 
-    def take_interval(self) -> LagSnapshot:
-        """Everything since the last call, for the one consumer that reports intervals."""
-        return self._open_book().take_interval(time.monotonic())
+    def take_interval(self, consumer: str = "") -> LagSnapshot:
+        """Everything since the last call of the same consumer; each has intervals of its own."""
+        return self._open_book().take_interval(time.monotonic(), consumer)
 
     @property
     def stalls(self) -> tuple[Stall, ...]:

@@ -13,7 +13,6 @@ was killed leaves at most one torn last line; the next writer cuts it off.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,6 +23,7 @@ import msgspec
 
 from rollwright.wire import Trace, UsageError, WireError
 from rollwright.wire.codec import Buffer, decode_json, encode_json
+from rollwright.wire.durable import hold_directory, replace_file
 from rollwright.wire.mapping import map_file
 
 from .toml import differing_key, write_toml
@@ -51,11 +51,11 @@ class RunDirectory:
     def create(cls, path: Path, config: Mapping[str, Any]) -> Self:
         """A new run. A directory that already holds one is refused."""
         path.mkdir(parents=True, exist_ok=True)
-        lock = _lock(path)
+        lock = hold_directory(path)
         if (path / "config.toml").exists():
             os.close(lock)
             raise UsageError(f"{path} already holds a run; add --resume to go on with it, or name another directory")
-        _replace(path / "config.toml", write_toml(config).encode())
+        replace_file(path / "config.toml", write_toml(config).encode())
         return cls(path, set(), lock)
 
     @classmethod
@@ -70,7 +70,7 @@ class RunDirectory:
         changed = differing_key(before, tomllib.loads(write_toml(config)), may_change)
         if changed:
             raise UsageError(f"{path} was run with other settings: {changed}; use the old value or another directory")
-        lock = _lock(path)
+        lock = hold_directory(path)
         try:
             cut_torn_line(path / TRACES)
             cut_torn_line(path / FAILURES)
@@ -103,7 +103,7 @@ class RunDirectory:
         self.done.update(trace.key for trace in traces if trace.failure is None)
 
     def write_summary(self, summary: Any) -> None:
-        _replace(self.path / "summary.json", msgspec.json.format(msgspec.json.encode(summary), indent=2) + b"\n")
+        replace_file(self.path / "summary.json", msgspec.json.format(msgspec.json.encode(summary), indent=2) + b"\n")
 
     def close(self) -> None:
         for descriptor in (self._traces, self._failures, self._arrays, self._lock):
@@ -202,22 +202,3 @@ def _write_all(descriptor: int, parts: Sequence[Buffer]) -> None:
         # A full disk must not leave half a line in front of the lines that follow once there is room again.
         os.ftruncate(descriptor, size)
         raise
-
-
-def _lock(path: Path) -> int:
-    descriptor = os.open(path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise UsageError(f"another process is writing to {path}; wait for it or name another directory") from None
-    return descriptor
-
-
-def _replace(path: Path, data: bytes) -> None:
-    fresh = path.with_name(f".{path.name}.new")
-    with fresh.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)

@@ -17,6 +17,7 @@ from rollwright.orchestrator.batches import Batch, decode_batch, encode_batch, l
 from rollwright.orchestrator.layout import PRELUDE_BYTES
 from rollwright.wire import WireError
 from rollwright.wire.codec import Buffer
+from rollwright.wire.durable import replace_file, sync_directory
 from rollwright.wire.mapping import Home, home_of, map_file
 
 _NAME = re.compile(r"batch-(\d{8,})\.rwb")
@@ -66,7 +67,7 @@ def write_batch(directory: Path, batch: Batch, *, sync: bool = True) -> Path:
         unfinished.unlink(missing_ok=True)
         raise
     if sync:
-        _sync_directory(directory)
+        sync_directory(directory)
     return path
 
 
@@ -102,15 +103,7 @@ def read_acked(directory: Path) -> int:
 
 def write_acked(directory: Path, step: int) -> None:
     """Synced: a trainer that was told that its ack is on record is never sent the batch again."""
-    directory.mkdir(parents=True, exist_ok=True)
-    # The name is the writer's own: two trainers that ack at once both leave a whole file.
-    unfinished = directory / f".{ACKED}.{os.getpid()}.unfinished"
-    with open(unfinished, "w") as file:
-        file.write(f"{step}\n")
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(unfinished, directory / ACKED)
-    _sync_directory(directory)
+    replace_file(directory / ACKED, f"{step}\n".encode())
 
 
 def _write_pieces(descriptor: int, buffers: Sequence[Buffer]) -> None:
@@ -163,12 +156,3 @@ def write_all(descriptor: int, buffers: Sequence[Buffer]) -> None:
                 break
             written -= len(buffer)
             waiting.pop()
-
-
-def _sync_directory(directory: Path) -> None:
-    """A rename is durable when its directory is."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -1,0 +1,1 @@
+"""What benchmarks/step.py needs around the orchestrator, and the plain implementation that it is compared with."""
