@@ -192,7 +192,7 @@ class Orchestrator:
         task = source.tasks[ticket.task]
         try:
             async with asyncio.timeout(self._settings.group_timeout_s):
-                traces = await source.runner.run_group(task, ticket.size, first_attempt=ticket.first_attempt)
+                traces = list(await source.runner.run_group(task, ticket.size, first_attempt=ticket.first_attempt))
         except TimeoutError:
             return lost_group(ticket, "group_timed_out")
         except RolloutError as error:
@@ -201,12 +201,12 @@ class Orchestrator:
             raise RollwrightError(f"a group of {ticket.size} rollouts came back with {len(traces)} traces")
         self._tell_pace(traces)
         if self._on_traces is not None:
-            await self._on_traces(ticket, traces)
+            await self._on_traces(ticket, tuple(traces))
         if self._evals.owns(ticket.number):
             return Landed(ticket, tuple(Arrival(outcome_of(t), t.reward, finished(t)) for t in traces))
         return await self._land(ticket, traces)
 
-    async def _land(self, ticket: Ticket, traces: Sequence[Trace]) -> Landed:
+    async def _land(self, ticket: Ticket, traces: list[Trace]) -> Landed:
         landing = asyncio.get_running_loop().run_in_executor(self._landing, self._storage.land, ticket, traces)
         try:
             return await asyncio.shield(landing)
