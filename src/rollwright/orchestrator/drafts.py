@@ -1,7 +1,7 @@
 """Branches of a trace, laid out before a token is moved.
 
 A draft says how large a sample is and which arrays of the trace lie where in its columns. Filling it makes the sample
-in memory; landing.py writes the same pieces straight to their places in a file. The work here is one step per call
+in memory; landing.py writes the same runs straight to their places in a file. The work here is one step per call
 along a branch, never one per token. Not covered: where routed experts belong (routing.py).
 """
 
@@ -18,6 +18,7 @@ from rollwright.wire import TokenSegment, Trace
 from rollwright.wire.arrays import DTYPES, AnyArray
 
 from .layout import SampleShape
+from .prefixes import rejoined
 from .routing import Run, plan_routing
 from .samples import Sample, tape_of, why_dropped
 
@@ -38,7 +39,7 @@ class Draft:
 
 def drafts_of(trace: Trace, *, group: int = -1, source: str = "", masked: bool = False) -> list[Draft]:
     """One draft per branch that trains a token, of a trace whose tapes fit; where `masked`, none of them is trained."""
-    tapes = {index: tape for index, call in enumerate(trace.calls) if (tape := tape_of(call)) is not None}
+    tapes = rejoined({index: tape for index, call in enumerate(trace.calls) if (tape := tape_of(call)) is not None})
     drafts: list[Draft] = []
     trained: set[int] = set()
     for branch, leaf in enumerate(_leaves(tapes)):
