@@ -11,14 +11,17 @@ process, land, become a batch, and are shipped to a trainer in a third process, 
 `bytes_per_token`             of the same batch without routing
 `rss_over_payload`            most resident memory of this process, with all it maps, over the payload of one step
 `anon_over_payload`           the same without what is mapped from files and so can be dropped
-`over_reference`              CPU of a plain implementation per rollout over ours: it grows arrays by concatenation and
-                              encodes with msgspec in a thread (benchmarks/stepping/reference.py)
+`over_reference`              CPU per rollout, from frames that have come to a batch that is shipped: that of a plain
+                              implementation over ours. It grows arrays by concatenation and encodes with msgspec in a
+                              thread (benchmarks/stepping/reference.py), for `--reference-rollouts` of them.
+`reference_lag_max_ms`        what that does to its loop, which grows with the number of rollouts
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import sys
 import tempfile
 import threading
 import time
@@ -39,7 +42,7 @@ from rollwright.telemetry import LoopLagMonitor, peak_rss_bytes, run
 
 from .report import Target, report
 from .stepping import reference
-from .stepping.neighbours import TICK_S, IdleLoop, Trainer, fed_runner
+from .stepping.neighbours import TICK_S, FedRunner, IdleLoop, Trainer, fed_runner
 from .stepping.payload import Size, calls_of, trace_of
 
 
@@ -118,12 +121,15 @@ async def _ours(options: argparse.Namespace, size: Size, directory: Path) -> dic
             plan = SourcePlan(name="fed", tasks=len(tasks), group_size=options.group_size)
             orchestrator = Orchestrator(settings, [Source(plan, runner, tasks)], sender=counted)
             await runner.run_group("warm-up", 1)
+            arrival = await _arrival_cpu_s(runner)
             idle = await asyncio.to_thread(IdleLoop)
             peak, written, cpu, wall = AnonymousPeak(), Written(), time.process_time(), time.monotonic()
-            async with LoopLagMonitor(TICK_S) as lag:
+            async with LoopLagMonitor(TICK_S, stall_over_s=0.03) as lag:
                 with peak.watching():
                     result = await orchestrator.run()
                     seen = await asyncio.to_thread(trainer.seen)
+                for stall in lag.stalls:
+                    print(f"stall of {stall.duration_s * 1e3:.0f} ms, {stall.kind}:\n{stall.stack}", file=sys.stderr)
                 figures, machine = lag.snapshot(), await asyncio.to_thread(idle.snapshot)
             cpu, wall, wrote = time.process_time() - cpu, time.monotonic() - wall, written()
     finally:
@@ -144,10 +150,19 @@ async def _ours(options: argparse.Namespace, size: Size, directory: Path) -> dic
         "ship_writes_per_byte": counted.bytes / routing,
         "rss_over_payload": peak_rss_bytes() / payload,
         "anon_over_payload": peak.bytes / payload,
-        "cpu_ms_per_rollout": cpu / rollouts * 1e3,
+        "cpu_ms_per_rollout": (cpu / rollouts - arrival) * 1e3,
+        "arrival_cpu_ms_per_rollout": arrival * 1e3,
         "gb_per_s": routing / wall / 1e9,
         "wall_s": wall,
     }
+
+
+async def _arrival_cpu_s(runner: FedRunner, rollouts: int = 8) -> float:
+    """Of one rollout: its frames come off the socket, are read, and are let go. The reference has no socket to read."""
+    cpu = time.process_time()
+    for attempt in range(rollouts):
+        await runner.run_group("arrival", 1, first_attempt=attempt)
+    return (time.process_time() - cpu) / rollouts
 
 
 async def _plain(options: argparse.Namespace, size: Size, directory: Path) -> dict[str, float]:

@@ -116,16 +116,13 @@ def train(source: str, key: str, steps: int, told: Connection) -> None:
         for _ in range(steps):
             batch = receiver.receive(PATIENCE_S)
             began = time.monotonic()
-            pages = sum(
-                int(np.add.reduce(sample.routed.reshape(-1)[::4096], dtype=np.int64))
-                for sample in batch.samples
-                if sample.routed is not None
-            )
+            routed = [(sample.routed, sample.routed_hole) for sample in batch.samples]
+            pages = sum(int(rows.reshape(-1)[::4096].sum(dtype=np.int64)) for rows, _ in routed if rows is not None)
             receiver.ack()
-            routed = sum(
-                int(not sample.routed_hole[:-1].any()) for sample in batch.samples if sample.routed is not None
+            whole = sum(not hole[:-1].any() for _, hole in routed if hole is not None)
+            seen.append(
+                {"tokens": batch.tokens, "pages": pages, "routed": int(whole), "read_s": time.monotonic() - began}
             )
-            seen.append({"tokens": batch.tokens, "pages": pages, "routed": routed, "read_s": time.monotonic() - began})
     told.send_bytes(msgspec.json.encode(seen))
 
 
