@@ -37,7 +37,8 @@ class Feed(Protocol):
         ...
 
     def fetch(self, step: int, within_s: float) -> Batch | None:
-        """The batch of `step`; None when it is not there in time. What has come of it is not lost."""
+        """The batch of `step`; None if it is not there yet. TimeoutError when that is not known, or it has not come
+        whole, in time; what has come of it waits for the next call."""
         ...
 
     def ack(self, step: int, within_s: float) -> bool:

@@ -91,7 +91,7 @@ class SocketFeed:
                 pull.lose()
                 return None
             if not pull.whole and self._clock() >= deadline:
-                return None
+                raise TimeoutError(f"no batch of step {pull.step} came from {self!r} in time: {pull!r}")
         return pull.bytes()
 
     def close(self) -> None:

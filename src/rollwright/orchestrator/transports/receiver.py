@@ -18,7 +18,9 @@ from .directory import FileFeed
 _LONGEST_PATH = 3000
 """A letter has room for it."""
 _LONGEST_WAIT_S = 1.0
-"""A feed is asked in turns of this, so that a deadline is kept and an interrupt is heard."""
+"""What is not answered by then is asked again."""
+_PATIENCE_S = 60.0
+"""How long a batch that is there may take to come, for who names no time."""
 
 
 class BatchReceiver:
@@ -63,17 +65,16 @@ class BatchReceiver:
         """The next batch, as soon as it is there. Blocks; TimeoutError when it is not there in time, and asking again
         goes on where this ended."""
         deadline = self._clock() + timeout_s
-        while (batch := self._take(max(deadline - self._clock(), 0.0))) is None:
+        while (batch := self._take(deadline)) is None:
             left = deadline - self._clock()
             if left <= 0:
-                step = f"batch of step {self.next_step}" if self.next_step else "answer"
-                raise TimeoutError(f"no {step} came from {self._feed!r} within {timeout_s:g} s")
+                raise TimeoutError(f"no batch of step {self.next_step} came from {self._feed!r} within {timeout_s:g} s")
             self._sleep(min(left, self._poll_s))
         return batch
 
     def __iter__(self) -> Iterator[Batch]:
-        """The batches that are there; ends before the first that is not there yet."""
-        while (batch := self._take(_LONGEST_WAIT_S)) is not None:
+        """The batches that are there; ends before the first that is not there yet. TimeoutError when nobody answers."""
+        while (batch := self._take(self._clock() + _PATIENCE_S)) is not None:
             yield batch
 
     def ack(self, step: int | None = None, timeout_s: float = 30.0) -> None:
@@ -102,13 +103,15 @@ class BatchReceiver:
     def close(self) -> None:
         self._feed.close()
 
-    def _take(self, within_s: float) -> Batch | None:
-        within_s = min(within_s, _LONGEST_WAIT_S)
-        if self.next_step is None:
-            if (acked := self._feed.acked(within_s)) is None:
-                return None
-            self.next_step = acked + 1
-        batch = self._feed.fetch(self.next_step, within_s)
+    def _take(self, deadline: float) -> Batch | None:
+        """None if the next batch is not there yet, TimeoutError if it could not be had, or learned of, in time."""
+        while self.next_step is None:
+            acked = self._feed.acked(min(_LONGEST_WAIT_S, max(deadline - self._clock(), 0.0)))
+            if acked is not None:
+                self.next_step = acked + 1
+            elif self._clock() >= deadline:
+                raise TimeoutError(f"no answer came from {self._feed!r} in time")
+        batch = self._feed.fetch(self.next_step, max(deadline - self._clock(), 0.0))
         if batch is not None:
             self.next_step += 1
         return batch
