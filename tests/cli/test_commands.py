@@ -90,7 +90,7 @@ def test_orchestrate_writes_batches_that_a_trainer_reads(place: Path) -> None:
     assert [line.split("  ")[0] for line in done.stderr.splitlines()[:2]] == ["step 1", "step 2"]
     again = ask(*argv)
     assert again.returncode == 2
-    assert "already holds batches" in again.stderr
+    assert "already holds a run; add --resume" in again.stderr
 
 
 def test_an_engine_without_token_ids_is_refused_before_any_group(

@@ -153,7 +153,8 @@ def test_help_documents_every_setting(place: Path, capsys: pytest.CaptureFixture
 
 def test_orchestrate_offers_what_the_orchestrator_has() -> None:
     ours = {field.name: field.default for field in msgspec.structs.fields(OrchestrateCommand)}
-    for field in msgspec.structs.fields(OrchestrateSettings):
+    # These two have other names or shapes on a command line.
+    for field in (f for f in msgspec.structs.fields(OrchestrateSettings) if f.name not in ("pack", "concurrency")):
         assert field.name in ours
         assert field.required or ours[field.name] == field.default
 

@@ -116,4 +116,6 @@ def _loose(kind: Any) -> bool:
     """A value that a row of words cannot spell: anything at all, or containers within containers."""
     if kind is Any or struct_in(kind) is not None:
         return True
-    return _container(kind) and any(_loose(arm) or _container(arm) for arm in get_args(kind) if arm is not Ellipsis)
+    return _container(kind) and any(
+        _loose(part) or _container(part) for arm in get_args(kind) if arm is not Ellipsis for part in _alternatives(arm)
+    )

@@ -65,6 +65,8 @@ class Cut(msgspec.Struct, frozen=True):
     step: int
     picks: tuple[Pick, ...]
     tokens: int
+    rewards: tuple[float, ...]
+    """Of each pick."""
     staleness: tuple[int, ...]
     """Of each pick, in policy versions."""
 

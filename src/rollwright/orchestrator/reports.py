@@ -36,8 +36,10 @@ class StepReport(msgspec.Struct, frozen=True):
     trained_tokens: int
     tokens_per_s: float
     reward_mean: float
-    """Of all rollouts that finished since the step before."""
+    """Of the rollouts in the batch."""
     reward_std: float
+    finished_reward_mean: float | None
+    """Of all rollouts that finished since the step before, in the batch or not; None if none did."""
     advantage_std: float
     staleness_mean: float
     """Policy versions between the oldest token of a rollout and the version that trains it."""
@@ -107,7 +109,6 @@ class Reporter:
         """The part that is of the size of rollouts; what is counted from here on belongs to the next step."""
         accounts, before = planner.accounts.copy(), self._before
         caught = Counter(planner.caught)
-        rewards = np.asarray(self._rewards or [0.0])
         collect_s = max(time.monotonic() - self._began - ship_s, 1e-9)
         report = StepReport(
             step=cut.step,
@@ -121,8 +122,9 @@ class Reporter:
             tokens=cut.tokens,
             trained_tokens=0,
             tokens_per_s=cut.tokens / (collect_s + ship_s),
-            reward_mean=float(rewards.mean()),
-            reward_std=float(rewards.std()),
+            reward_mean=float(np.mean(cut.rewards)),
+            reward_std=float(np.std(cut.rewards)),
+            finished_reward_mean=float(np.mean(self._rewards)) if self._rewards else None,
             advantage_std=float(np.std([pick.advantage for pick in cut.picks])),
             staleness_mean=float(np.mean(cut.staleness)),
             staleness_max=max(cut.staleness),
@@ -187,6 +189,8 @@ def _metrics_line(report: StepReport) -> bytes:
     for name, value in msgspec.structs.asdict(report).items():
         if isinstance(value, dict):
             metrics |= {f"{name}{{reason={reason}}}": count for reason, count in value.items()}
+        elif value is None:
+            continue
         elif name.startswith("lag_"):
             metrics["event_loop_lag/" + name.removeprefix("lag_").removesuffix("_s")] = value
         else:
