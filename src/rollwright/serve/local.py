@@ -65,6 +65,9 @@ class LocalLauncher:
     def __init__(self) -> None:
         self._running: dict[tuple[int, int], _Running] = {}
 
+    def room(self) -> int:
+        return sys.maxsize
+
     def start(self, order: WorkerOrder) -> None:
         # The order holds the token, so it goes by the environment: argv can be read by everyone on the machine.
         process = subprocess.Popen(

@@ -6,8 +6,8 @@ words; anything else is a WireError, and the peer that sent it is told so and lo
 
     client -> broker   Hello, Submit [job], Cancel, Ask, Tick, Bye
     broker -> client   Welcome, Part [trace], Done [ending], Voided, Failed, Told [answer], Refused, Tick
-    broker -> worker   Probe, Run [job], Drop, Leave
-    worker -> broker   Arrived, Probed, Part [trace], Done [ending], Failed
+    broker -> worker   Probe, Run [job], Drop, Leave, Refused, Tick
+    worker -> broker   Arrived, Probed, Leaving, Part [trace], Done [ending], Failed
     worker -> pulse    Beat [vitals]
 """
 
@@ -171,6 +171,10 @@ class Leave(Envelope, frozen=True):
     """Finish what you have and go."""
 
 
+class Leaving(Envelope, frozen=True):
+    """A worker that was told from elsewhere to go: it finishes what it has, and wants no more."""
+
+
 class Beat(Envelope, frozen=True):
     """Said by a thread of the worker that does nothing else."""
 
@@ -185,8 +189,8 @@ class Beat(Envelope, frozen=True):
 
 FromClient = Hello | Submit | Cancel | Ask | Tick | Bye
 ToClient = Welcome | Part | Done | Voided | Failed | Told | Refused | Tick
-ToWorker = Probe | Run | Drop | Leave
-FromWorker = Arrived | Probed | Part | Done | Failed
+ToWorker = Probe | Run | Drop | Leave | Refused | Tick
+FromWorker = Arrived | Probed | Leaving | Part | Done | Failed
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODERS: dict[Any, Any] = {

@@ -37,7 +37,10 @@ class Pulse:
         slot: int,
         life: int,
         vitals: Callable[[], dict[str, float]],
+        limit_s: float = 0.0,
     ) -> None:
+        """A loop that stands still for `limit_s` ends the process, where nobody else could; 0 is never."""
+        self._limit_s = limit_s
         self._socket = connected(context, address.pulse, address, push=True)
         self._token, self._slot, self._life = address.token, slot, life
         self._vitals = vitals
@@ -66,6 +69,9 @@ class Pulse:
             while not self._stop.wait(BEAT_S):
                 age_s = time.monotonic() - self._turned
                 stack = self._where() if age_s > LATE_S else ""
+                if 0.0 < self._limit_s < age_s:
+                    os.write(2, f"the loop stood still for {age_s:.0f} s at:\n{stack}\n".encode())
+                    os._exit(1)
                 beat = Beat(self._token, self._slot, self._life, age_s, stack)
                 self._socket.send_multipart([pack(beat), msgspec.json.encode(self._vitals())], zmq.NOBLOCK)
         finally:

@@ -1,0 +1,28 @@
+"""What a broker is told at its start. It holds no secret and travels as JSON."""
+
+from __future__ import annotations
+
+import msgspec
+
+from .slots import SlotSettings
+
+
+class BrokerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a broker is told at its start."""
+
+    workers: int = 1
+    """Worker processes that it has started; others may join."""
+    capacity: int = 64
+    """Rollouts at once in each."""
+    host: str = ""
+    """Import path of what the workers serve."""
+    options: str = "{}"
+    """JSON for it."""
+    window: int = 4096
+    """Rollouts one client may have in the broker at once."""
+    queue: int = 65536
+    """Rollouts that may wait, over all clients."""
+    redispatches: int = 2
+    """How often a request runs again after its worker died."""
+    slots: SlotSettings = SlotSettings()
+    """How patient the broker is with its workers."""
