@@ -2,12 +2,14 @@
 environment.
 
 It announces itself when its host is open, answers a probe by doing a little real work, and then runs what it is given
-until it is told to leave. A job that breaks is answered with what broke; it ends neither the worker nor its neighbours.
+until it is told to leave; one that nobody started here (`joining.py`) also ends when the broker falls silent. A job
+that breaks is answered with what broke; it ends neither the worker nor its neighbours.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import sys
@@ -21,11 +23,11 @@ from rollwright.engines.child import belong_to
 from rollwright.telemetry import LoopLagMonitor
 from rollwright.telemetry.loop import run, started
 from rollwright.wire import RollwrightError, Trace, WireError
-from rollwright.wire.codec import decode, encode
+from rollwright.wire.codec import Buffer, decode, encode
 
 from .carrier import Carrier
 from .hosting import Host, find_host
-from .launching import WorkerOrder
+from .launching import GUEST, WorkerOrder
 from .local import ORDER
 from .protocol import (
     VERSION,
@@ -36,13 +38,14 @@ from .protocol import (
     Failed,
     Job,
     Leave,
+    Leaving,
     Part,
     Probe,
     Probed,
+    Refused,
     Run,
     ToWorker,
     Trouble,
-    unpack,
 )
 from .pulse import Pulse, own_vitals
 from .wiring import Address, connected
@@ -50,6 +53,9 @@ from .wiring import Address, connected
 log = logging.getLogger("rollwright.serve.worker")
 
 MAX_ERROR_CHARS = 4000
+TICK_S = 0.5
+QUIET_TICKS = 6
+"""The broker speaks as often as we tick; so many ticks without a word mean that it is gone or has given us up."""
 
 
 class Worker:
@@ -63,25 +69,46 @@ class Worker:
         self._left = asyncio.Event()
         self._leaving = False
         self._probes: set[asyncio.Task[None]] = set()
+        self._quiet_ticks = 0
+        self.proven = False
+        """Whether it was asked to prove itself: the broker had let it in."""
+        self.refused = ""
+        """Why it was turned away."""
 
-    async def serve(self) -> None:
-        """Until told to leave, and everything is finished."""
+    def leave(self) -> None:
+        """Finish what is here and go. The broker is told first: what it sent before it knew is run as well."""
+        self._carrier.send(Leaving())
+
+    async def serve(self) -> bool:
+        """Until told to leave, and everything is finished; False if the broker fell silent instead."""
         order = self._order
         async with LoopLagMonitor(stall_over_s=None) as self._lag:
-            self._carrier = Carrier(connected(self._context, self._address.back, self._address), self._on_message)
-            pulse = Pulse(self._context, self._address, order.slot, order.life, self._vitals)
+            self._carrier = Carrier(
+                connected(self._context, self._address.back, self._address), ToWorker, self._on_message, _puzzled
+            )
+            vitals, limit_s = self._vitals, order.stall_limit_s
+            pulse = Pulse(self._context, self._address, order.slot, order.life, vitals, limit_s)
             pulse.start()
             try:
                 self._carrier.send(Arrived(VERSION, self._address.token, order.slot, order.life, order.capacity))
                 # Without a deadline on purpose: a worker waits for work as long as its broker lives, and the broker's
                 # death is its own.
-                await self._left.wait()
+                await (self._until_silent() if order.slot == GUEST else self._left.wait())
+                return self._left.is_set()
             finally:
                 pulse.close()
                 for task in (*self._running.values(), *self._probes):
                     task.cancel()
                 await asyncio.gather(*self._running.values(), *self._probes, return_exceptions=True)
                 self._carrier.close(linger_ms=2000)
+
+    async def _until_silent(self) -> None:
+        """Silence is counted in turns of this loop, so that a loop that stood still does not blame the broker."""
+        while self._quiet_ticks < QUIET_TICKS and not self._left.is_set():
+            self._quiet_ticks += 1
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(TICK_S):
+                    await self._left.wait()
 
     def _vitals(self) -> dict[str, float]:
         lag = self._lag.snapshot()
@@ -95,25 +122,25 @@ class Worker:
             **self._host.vitals(),
         }
 
-    def _on_message(self, frames: Sequence[zmq.Frame]) -> None:
-        try:
-            said = unpack(frames[0].buffer, ToWorker)
-        except WireError as error:
-            log.warning("the broker said what is no message of ours: %s", error)
-            return
+    def _on_message(self, said: Any, frames: Sequence[Buffer]) -> None:
+        self._quiet_ticks = 0
         if isinstance(said, Run):
-            self._begin(said, [frame.buffer for frame in frames[1:]])
+            self._begin(said, frames)
         elif isinstance(said, Drop):
             if said.ticket in self._running:
                 self._counts["dropped"] += 1
                 self._running[said.ticket].cancel()
         elif isinstance(said, Probe):
+            self.proven = True
             task = asyncio.create_task(self._probe(said.nonce), name="probe")
             self._probes.add(task)
             task.add_done_callback(self._probes.discard)
         elif isinstance(said, Leave):
             self._leaving = True
             self._leave_if_idle()
+        elif isinstance(said, Refused):
+            self.refused = said.reason
+            self._left.set()
 
     async def _probe(self, nonce: int) -> None:
         try:
@@ -123,7 +150,7 @@ class Worker:
             os._exit(1)
         self._carrier.send(Probed(nonce))
 
-    def _begin(self, said: Run, frames: Sequence[memoryview]) -> None:
+    def _begin(self, said: Run, frames: Sequence[Buffer]) -> None:
         task = asyncio.create_task(self._work(said, frames), name=f"ticket {said.ticket}")
         self._running[said.ticket] = task
         task.add_done_callback(lambda _: self._over(said.ticket))
@@ -136,7 +163,7 @@ class Worker:
         if self._leaving and not self._running:
             self._left.set()
 
-    async def _work(self, said: Run, frames: Sequence[memoryview]) -> None:
+    async def _work(self, said: Run, frames: Sequence[Buffer]) -> None:
         ticket = said.ticket
         try:
             job = decode(frames, Job)
@@ -158,6 +185,10 @@ class Worker:
     def _fail(self, ticket: int, trouble: Trouble, error: Exception) -> None:
         self._counts["failed"] += 1
         self._carrier.send(Failed(ticket, trouble, f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARS]))
+
+
+def _puzzled(error: WireError) -> None:
+    log.warning("the broker said what is no message of ours: %s", error)
 
 
 class _Parts:
