@@ -325,7 +325,7 @@ class Broker:
             self._relieve(life)
         if self.books.failing:
             return
-        for life in self.slots.due(now, self._launcher.room()):
+        for life in self.slots.due(now, self._launcher.room(self.slots.count)):
             self._launch(life)
 
     def _excuse(self, now: float) -> None:

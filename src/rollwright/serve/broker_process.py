@@ -14,6 +14,7 @@ import sys
 import msgspec
 
 from rollwright.engines.child import belong_to
+from rollwright.wire import UsageError
 
 from .broker import Broker
 from .launching import Launcher
@@ -21,10 +22,16 @@ from .local import LocalLauncher
 from .server import ORDER, BrokerOrder
 
 
-def make_launcher(kind: str) -> Launcher:
+def make_launcher(kind: str, options: str) -> Launcher:
     if kind == "local":
         return LocalLauncher()
+    if kind == "ray":
+        from .ray.launcher import RayLauncher
+        from .ray.settings import RaySettings
+
+        return RayLauncher(msgspec.json.decode(options, type=RaySettings))
     sys.exit(f"launcher {kind!r} is not known")
+
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _LARGE_BYTES = 32 * 2**20
@@ -49,7 +56,11 @@ def main() -> None:
     order = msgspec.json.decode(os.environ.pop(ORDER), type=BrokerOrder)
     logging.basicConfig(level=logging.WARNING, format="broker: %(message)s")
     keep_large_blocks()
-    broker = Broker(order.settings, order.locks, make_launcher(order.launcher))
+    try:
+        launcher = make_launcher(order.launcher, order.launcher_options)
+    except UsageError as error:
+        sys.exit(str(error))
+    broker = Broker(order.settings, order.locks, launcher)
 
     def stop(*_: object) -> None:
         broker.closing = True

@@ -36,9 +36,9 @@ class Exit(msgspec.Struct, frozen=True):
 
 
 class Launcher(Protocol):
-    def room(self) -> int:
-        """How many more workers can be started now. None is asked for beyond it; SlotsSpent where there will never be
-        room again."""
+    def room(self, wanted: int) -> int:
+        """How many more workers can be started now, where `wanted` are wanted in all. None is started beyond it; a
+        launcher that can make room begins to. SlotsSpent where there will never be room again."""
         ...
 
     def start(self, order: WorkerOrder) -> None: ...

@@ -125,6 +125,10 @@ class Slots:
         return list(self._lives.values())
 
     @property
+    def count(self) -> int:
+        return len(self._slots)
+
+    @property
     def ready(self) -> bool:
         return any(life.phase is Phase.READY for life in self._lives.values())
 
