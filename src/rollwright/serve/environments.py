@@ -12,7 +12,7 @@ import msgspec
 from rollwright.engines import Engine, EngineConfig, open_engine
 from rollwright.harnesses import Limits, make_harness
 from rollwright.harnesses.registry import harness_config
-from rollwright.rollouts import Environment, Serving
+from rollwright.rollouts import Environment, GroupSettings, Serving
 from rollwright.runtimes import PoolConfig, runtime_config
 from rollwright.tasks import Task, load_tasks, make_taskset
 from rollwright.telemetry import MemoryTrimmer
@@ -42,6 +42,7 @@ class EnvironmentSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Its kind."""
     runtime_settings: dict[str, Any] = {}
     pool: PoolConfig = PoolConfig()
+    group: GroupSettings = GroupSettings()
     return_tokens: bool = False
 
     def encode(self) -> str:
@@ -63,6 +64,7 @@ async def environment_host(options: str) -> AsyncIterator[Host]:
         runtime=runtime_config(spec.runtime, spec.runtime_settings),
         limits=spec.limits,
         pool=spec.pool,
+        group=spec.group,
     )
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(MemoryTrimmer())

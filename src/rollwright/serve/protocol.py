@@ -222,13 +222,15 @@ class Job(msgspec.Struct, frozen=True, gc=False):
 
 
 class Amendment(msgspec.Struct, frozen=True, gc=False):
-    """What scoring together changed in one trace. The trace itself is not sent twice."""
+    """What scoring together changed in one trace, which itself is not sent twice unless it grew."""
 
     position: int
     scores: dict[str, Score]
     reward: float
     stop: Stop
     failure: Failure | None = None
+    trace: Trace | None = None
+    """The whole of it, where scoring together went on with its conversation."""
 
 
 class Ending(msgspec.Struct, frozen=True, gc=False):
@@ -260,7 +262,7 @@ def amend(traces: Sequence[Trace], ending: Ending) -> list[Trace]:
         if not 0 <= change.position < len(amended):
             raise WireError(f"an amendment names rollout {change.position} of {len(amended)}")
         amended[change.position] = msgspec.structs.replace(
-            amended[change.position],
+            change.trace or amended[change.position],
             scores=change.scores,
             reward=change.reward,
             stop=change.stop,
@@ -274,7 +276,9 @@ def amendments(positions: Sequence[int], before: Sequence[Trace], after: Sequenc
     stage may change is looked at."""
     return Ending(
         tuple(
-            Amendment(position, new.scores, new.reward, new.stop, new.failure)
+            Amendment(
+                position, new.scores, new.reward, new.stop, new.failure, new if new.nodes is not old.nodes else None
+            )
             for position, old, new in zip(positions, before, after, strict=True)
             if old is not new
         )
