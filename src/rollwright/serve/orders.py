@@ -73,6 +73,7 @@ class Orders:
 
     def _worker(self, life: Life, now: float) -> dict[str, Any]:
         return {
+            "name": life.name,
             "slot": life.slot,
             "life": life.number,
             "phase": life.phase.value,
