@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import select
+import socket
 import sys
 import time
 from collections import deque
@@ -30,6 +31,7 @@ from .supervisor import Supervisor
 ORDER = "ROLLWRIGHT_RAY_ORDER"
 ASK_S = 0.2
 STATE_S = 0.1
+KNOCK_S = 10.0
 SUSPECT_S = 60.0
 """A node whose supervisor fell silent gets no other for so long; by then Ray knows whether it lives."""
 MIB = 2**20
@@ -166,6 +168,13 @@ class Driver:
             data = data[os.write(self._out, data) :]
 
 
+def _knock(cluster: str) -> None:
+    """Ray tries for over a minute where nobody listens; this tells at once."""
+    host, colon, port = cluster.rpartition(":")
+    if colon and port.isdecimal():
+        socket.create_connection((host, int(port)), timeout=KNOCK_S).close()
+
+
 def main() -> None:
     belong_to(int(sys.argv[1]) if len(sys.argv) > 1 else 0)
     settings = msgspec.json.decode(os.environ.pop(ORDER), type=RaySettings)
@@ -173,8 +182,9 @@ def main() -> None:
     out = os.dup(1)
     os.dup2(2, 1)
     try:
+        _knock(settings.cluster)
         ray.init(address=settings.cluster, log_to_driver=False, configure_logging=False)
-    except (ConnectionError, RayError, RuntimeError, ValueError) as error:
+    except (OSError, RayError, RuntimeError, ValueError) as error:
         os.write(out, line(Spent(f"the Ray cluster at {settings.cluster!r} cannot be reached: {error}")))
         sys.exit(1)
     Driver(settings, out).run(Lines(0, ToDriver), 0)
