@@ -60,12 +60,13 @@ async def test_an_error_of_the_host_is_told_and_ends_nothing_else(puppets):
         assert (await neighbour).task_id == "sleep:0.3"
 
 
-async def test_a_killed_worker_loses_nothing(puppets, runs):
+async def test_a_killed_worker_loses_nothing(puppets, runs, tmp_path):
     async with puppets(workers=2, slots=QUICK) as (_, client):
-        waiting = [asyncio.create_task(client.run(play("sleep:0.5"), n)) for n in range(10)]
+        waiting = [asyncio.create_task(client.run(play("hold:go"), n)) for n in range(10)]
         await until(lambda: len(runs()) == 10)
         victim = int(runs()[0][2])
         os.kill(victim, signal.SIGKILL)
+        (tmp_path / "go").touch()
         traces = await asyncio.gather(*waiting)
         assert sorted(trace.attempt for trace in traces) == list(range(10))
         assert all(pid_of(trace) != victim for trace in traces)

@@ -10,6 +10,8 @@ from typing import Any
 import msgspec
 
 from rollwright.engines import Engine, EngineConfig, open_engine
+from rollwright.engines.journey import Obituary
+from rollwright.engines.relay import RelayEngine
 from rollwright.harnesses import Limits, make_harness
 from rollwright.harnesses.registry import harness_config
 from rollwright.rollouts import Environment, GroupSettings, Serving
@@ -18,7 +20,7 @@ from rollwright.tasks import Task, load_tasks, make_taskset
 from rollwright.telemetry import MemoryTrimmer
 from rollwright.wire import Sampling, Trace, UsageError, WireError
 
-from .hosting import Each, Host
+from .hosting import Each, Host, HostLost
 from .protocol import Ending, Job, amendments
 
 HOST = f"{__name__}:environment_host"
@@ -72,14 +74,18 @@ async def environment_host(options: str) -> AsyncIterator[Host]:
         serving = await stack.enter_async_context(
             environment.serving(engine, spec.model, sampling=spec.sampling, return_tokens=spec.return_tokens)
         )
-        yield EnvironmentHost(tasks, engine, serving, prove=spec.engine.kind != "scripted")
+        obituary = engine.obituary if isinstance(engine, RelayEngine) else lambda: None
+        yield EnvironmentHost(tasks, engine, serving, obituary, prove=spec.engine.kind != "scripted")
 
 
 class EnvironmentHost:
-    def __init__(self, tasks: dict[str, Task], engine: Engine, serving: Serving, *, prove: bool) -> None:
+    def __init__(
+        self, tasks: dict[str, Task], engine: Engine, serving: Serving, obituary: Obituary, *, prove: bool
+    ) -> None:
         self._tasks = tasks
         self._engine = engine
         self._serving = serving
+        self._obituary = obituary
         self._prove = prove
         self._in_flight = 0
         self._failed: dict[str, int] = {}
@@ -97,6 +103,8 @@ class EnvironmentHost:
         before: dict[int, Trace] = {}
 
         def on_trace(trace: Trace) -> None:
+            if trace.failure is not None and (words := self._obituary()):
+                raise HostLost(words)
             before[by_attempt[trace.attempt]] = trace
             self._note(trace)
             each(by_attempt[trace.attempt], trace)
@@ -105,6 +113,9 @@ class EnvironmentHost:
         try:
             attempts = [job.attempts[position] for position in positions]
             after = await self._serving.run_attempts(task, attempts, job.earlier, on_trace)
+        except ExceptionGroup as several:
+            # Rollouts of a group fail together when one of them finds that the host is lost.
+            raise next((error for error in several.exceptions if isinstance(error, HostLost)), several) from None
         finally:
             self._in_flight -= len(positions)
         return amendments(positions, [before[position] for position in positions], after)

@@ -1,5 +1,5 @@
-"""A worker: one process, one loop, many rollouts. `python -m rollwright.serve.worker PARENT` with its order in the
-environment.
+"""A worker: one process, one loop, many rollouts. `python -m rollwright.serve.worker PARENT`, with its order as a line
+of JSON on stdin.
 
 It announces itself when its host is open, answers a probe by doing a little real work, and then runs what it is given
 until it is told to leave; one that nobody started here (`joining.py`) also ends when the broker falls silent. A job
@@ -14,7 +14,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 import zmq
@@ -26,9 +26,8 @@ from rollwright.wire import RollwrightError, Trace, WireError
 from rollwright.wire.codec import Buffer, decode, encode
 
 from .carrier import Carrier
-from .hosting import Host, find_host
+from .hosting import Host, HostLost, find_host
 from .launching import GUEST, WorkerOrder
-from .local import ORDER
 from .protocol import (
     VERSION,
     Arrived,
@@ -146,8 +145,7 @@ class Worker:
         try:
             await self._host.probe()
         except Exception as error:  # The border to the host: what is wrong is the worker's last word.
-            print(f"the probe failed: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
-            os._exit(1)
+            _give_up(f"the probe failed: {type(error).__name__}: {error}")
         self._carrier.send(Probed(nonce))
 
     def _begin(self, said: Run, frames: Sequence[Buffer]) -> None:
@@ -173,6 +171,8 @@ class Worker:
                 ending = await self._host.run(job, positions, parts.each)
         except TimeoutError as error:
             self._fail(ticket, Trouble.TIMED_OUT, error)
+        except HostLost as error:
+            _give_up(str(error))
         except RollwrightError as error:
             self._fail(ticket, Trouble.REFUSED if isinstance(error, WireError) else Trouble.BROKE, error)
         except Exception as error:  # The border to the host.
@@ -185,6 +185,12 @@ class Worker:
     def _fail(self, ticket: int, trouble: Trouble, error: Exception) -> None:
         self._counts["failed"] += 1
         self._carrier.send(Failed(ticket, trouble, f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARS]))
+
+
+def _give_up(last_words: str) -> NoReturn:
+    """End at once, as a crash would: the broker hears the words, and gives what is under way to others."""
+    print(last_words, file=sys.stderr, flush=True)
+    os._exit(1)
 
 
 def _puzzled(error: WireError) -> None:
@@ -229,8 +235,13 @@ async def _main(order: WorkerOrder) -> None:
 
 def main() -> None:
     belong_to(int(sys.argv[1]) if len(sys.argv) > 1 else 0)
-    # Taken out of the environment, so that no program the worker starts can inherit the token.
-    order = msgspec.json.decode(os.environ.pop(ORDER), type=WorkerOrder)
+    line = sys.stdin.buffer.readline()
+    if not line:
+        return  # Whoever started us no longer needs us.
+    order = msgspec.json.decode(line, type=WorkerOrder)
+    # Nobody reads on from where the order came from.
+    with open(os.devnull, "rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
     logging.basicConfig(level=logging.WARNING, format=f"worker {order.slot}.{order.life}: %(name)s: %(message)s")
     try:
         run(_main(order))
