@@ -32,19 +32,27 @@ class CtlSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Show the traceback of an error."""
 
 
-def main(argv: Sequence[str], talk: Talk) -> int:
+def parsed(argv: Sequence[str]) -> tuple[CtlSettings, list[str]] | None:
+    """The settings and the words of the order, or None if the help was asked for and shown."""
     known, aliases = settings_of(CtlSettings), {"-s": "server"}
     line = flags.cut("ctl", argv, known, aliases)
     if line.help:
         flags.print_help(CtlSettings(), "rollwright ctl", aliases, CtlSettings.__doc__ or "")
-        return 0
+        return None
     if not 1 <= len(line.words) <= 2:
         raise UsageError(f"ctl takes an order and perhaps a value: {', '.join(ORDERS)}; see: rollwright ctl --help")
     flags.checked(line.given, known)
     settings = flags.apply(CtlSettings(), line.given, known, "rollwright ctl")
     if not settings.server:
         raise UsageError("ctl needs to know the server; add -s DIR, the directory that `rollwright serve` named")
-    order, *value = line.words
+    return settings, list(line.words)
+
+
+def main(argv: Sequence[str], talk: Talk) -> int:
+    found = parsed(argv)
+    if found is None:
+        return 0
+    settings, (order, *value) = found
     answer = telemetry.run(_asked(settings, order, *value))
     if settings.json:
         result(msgspec.json.encode(answer).decode())
