@@ -19,7 +19,7 @@ from rollwright.wire import UsageError
 from .broker import Broker
 from .launching import Launcher
 from .local import LocalLauncher
-from .server import ORDER, BrokerOrder
+from .settings import ORDER, BrokerOrder
 
 
 def make_launcher(kind: str, options: str) -> Launcher:

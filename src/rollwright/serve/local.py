@@ -100,6 +100,7 @@ class LocalLauncher:
         self._clock = clock
         self._running: dict[tuple[int, int], _Running] = {}
         self._spare: _Running | None = None
+        self._host = ""
         self._calm_at = clock() + CALM_S
 
     def __repr__(self) -> str:
@@ -114,7 +115,8 @@ class LocalLauncher:
         if worker is not None and not worker.waits():
             _end(worker)
             worker = None
-        self._running[order.slot, order.life] = worker = worker or _spawned()
+        self._running[order.slot, order.life] = worker = worker or _spawned(order.host)
+        self._host = order.host
         worker.tell(order)
 
     def kill(self, slot: int, life: int) -> None:
@@ -137,7 +139,7 @@ class LocalLauncher:
         if self._spare is not None:
             self._spare.listen()
         elif self._running and self._clock() >= self._calm_at:
-            self._spare = _spawned()
+            self._spare = _spawned(self._host)
 
     def close(self) -> None:
         if self._spare is not None:
@@ -154,11 +156,11 @@ class LocalLauncher:
         return Exit(*key, running.bury())
 
 
-def _spawned() -> _Running:
-    """A worker that waits for its order. The order holds the token, so it goes by a pipe: argv can be read by everyone
-    on the machine, and an environment is inherited."""
+def _spawned(host: str) -> _Running:
+    """A worker that waits for its order, and imports meanwhile what it will serve, which is no secret. The order holds
+    the token, so it goes by a pipe: argv can be read by everyone on the machine, and an environment is inherited."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "rollwright.serve.worker", str(os.getpid())],
+        [sys.executable, "-m", "rollwright.serve.worker", str(os.getpid()), host],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

@@ -25,26 +25,15 @@ from rollwright.wire import UsageError
 
 from .client import EnvClient
 from .protocol import ServerLost, Unserved
-from .settings import BrokerSettings
-from .wiring import Address, Keys, Locks, local_locks, tcp_locks
+from .settings import ORDER, BrokerOrder, BrokerSettings
+from .wiring import Address, Keys, local_locks, tcp_locks
 
 log = logging.getLogger("rollwright.serve")
 
-ORDER = "ROLLWRIGHT_BROKER_ORDER"
 START_TIMEOUT_S = 120.0
 MAX_RESTARTS = 5
 LOG_LINES = 200
 MAX_PAUSE_S = 1.0
-
-
-class BrokerOrder(msgspec.Struct, frozen=True):
-    """What a broker process is told. It holds the secret key, so it goes by the environment."""
-
-    settings: BrokerSettings
-    locks: Locks
-    launcher: str = "local"
-    launcher_options: str = "{}"
-    """JSON for the launcher."""
 
 
 class Server:

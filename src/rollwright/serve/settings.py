@@ -1,14 +1,17 @@
-"""What a broker is told at its start. It holds no secret and travels as JSON."""
+"""What a broker is told at its start, as JSON."""
 
 from __future__ import annotations
 
 import msgspec
 
 from .slots import SlotSettings
+from .wiring import Locks
+
+ORDER = "ROLLWRIGHT_BROKER_ORDER"
 
 
 class BrokerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a broker is told at its start."""
+    """What a broker is told at its start. It holds no secret."""
 
     workers: int = 1
     """Worker processes that it has started; others may join."""
@@ -26,3 +29,13 @@ class BrokerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How often a request runs again after its worker died."""
     slots: SlotSettings = SlotSettings()
     """How patient the broker is with its workers."""
+
+
+class BrokerOrder(msgspec.Struct, frozen=True):
+    """What a broker process is told. It holds the secret key, so it goes by the environment."""
+
+    settings: BrokerSettings
+    locks: Locks
+    launcher: str = "local"
+    launcher_options: str = "{}"
+    """JSON for the launcher."""

@@ -22,7 +22,7 @@ import zmq
 from rollwright.engines.child import belong_to
 from rollwright.telemetry import LoopLagMonitor
 from rollwright.telemetry.loop import run, started
-from rollwright.wire import RollwrightError, Trace, WireError
+from rollwright.wire import RollwrightError, Trace, UsageError, WireError
 from rollwright.wire.codec import Buffer, decode, encode
 
 from .carrier import Carrier
@@ -235,6 +235,8 @@ async def _main(order: WorkerOrder) -> None:
 
 def main() -> None:
     belong_to(int(sys.argv[1]) if len(sys.argv) > 1 else 0)
+    with contextlib.suppress(UsageError):  # What is wrong with it is said when it is ordered.
+        find_host(sys.argv[2] if len(sys.argv) > 2 else "")
     line = sys.stdin.buffer.readline()
     if not line:
         return  # Whoever started us no longer needs us.
