@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from .berths import Berths
 from .protocol import Done, Drop, Envelope, Failed, Part, Run, Submit, Trouble, Voided
 
 Frames = Sequence[Any]
@@ -57,6 +58,12 @@ class Seat:
     held: dict[int, Request] = field(default_factory=dict)
     open: bool = True
     """Whether it may be given more."""
+    noted_room: int = -1
+    """The room that `Berths` believes it to have."""
+
+    @property
+    def room(self) -> int:
+        return self.capacity - self.load
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +88,7 @@ class Books:
         self._by_client: dict[Peer, dict[int, Request]] = {}
         self._weights: Counter[Peer] = Counter()
         self._seats: dict[Peer, Seat] = {}
+        self._berths: Berths[Seat] = Berths()
         self._affinity: OrderedDict[tuple[Peer, str], Peer] = OrderedDict()
         self._deadlines: list[tuple[float, int, Request]] = []
         self._next_ticket = 0
@@ -161,13 +169,15 @@ class Books:
 
     def seat(self, peer: Peer, capacity: int, now: float) -> list[Letter]:
         """A worker has proven that it works."""
-        self._seats[peer] = Seat(peer, capacity)
+        self._seats[peer] = seat = Seat(peer, capacity)
+        self._berths.add(seat)
         return self.place(now)
 
     def open_seat(self, peer: Peer, open: bool, now: float) -> list[Letter]:
         """Whether it may be given more; what it holds goes on either way."""
         if peer in self._seats:
             self._seats[peer].open = open
+            self._berths.roomier(self._seats[peer])
         return self.place(now) if open else []
 
     def load_of(self, peer: Peer) -> int:
@@ -179,6 +189,8 @@ class Books:
         seat = self._seats.pop(peer, None)
         if seat is None:
             return []
+        seat.open = False
+        self._berths.remove(seat)
         letters: list[Letter] = []
         # Backwards, because each is put at the head of the queue: the oldest is then the first again.
         for request in reversed(list(seat.held.values())):
@@ -220,6 +232,7 @@ class Books:
                 return []
             request.arrived.add(said.position)
             seat.load -= 1
+            self._berths.roomier(seat)
             part = Part(number, said.position, said.last)
             if said.last:
                 return [*self._end(request, part, frames), *self.place(now)]
@@ -249,8 +262,7 @@ class Books:
             favourite = self._seats.get(self._affinity.get(key, b""))
             if favourite is not None and favourite.open and _has_room(favourite, request):
                 return favourite
-        free = [seat for seat in self._seats.values() if seat.open and _has_room(seat, request)]
-        chosen = min(free, key=lambda seat: seat.load / seat.capacity, default=None)
+        chosen = self._berths.roomiest(request.weight)
         if chosen is not None and request.asked.affinity:
             self._affinity[key] = chosen.peer
             self._affinity.move_to_end(key)
@@ -289,6 +301,7 @@ class Books:
             seat = self._seats[request.holder]
             del seat.held[request.ticket]
             seat.load -= request.weight
+            self._berths.roomier(seat)
             if not isinstance(last, Part | Done):
                 letters.append(Letter(seat.peer, Drop(request.ticket), to_worker=True))
         elif request in self._queue:
