@@ -6,11 +6,14 @@ order: a worker that dies is replaced by it in the time that its host takes to o
 
 from __future__ import annotations
 
+import array
 import contextlib
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Callable
 
@@ -20,8 +23,8 @@ from .launching import Exit, WorkerOrder
 
 LAST_WORDS_BYTES = 4000
 KILL_WAIT_S = 10.0
-CALM_S = 5.0
-"""So long after the newest start, a process is started that waits for its order. A shorter life has none."""
+CALM_S = 2.0
+"""So long after every worker has heard its order, a process is started that waits for one."""
 
 
 class _Running:
@@ -52,6 +55,12 @@ class _Running:
             except OSError:  # It is dead, which its exit tells.
                 self._untold = b""
 
+    def heard(self) -> bool:
+        """Whether it has done its imports and read its order."""
+        unread = array.array("i", [0])
+        fcntl.ioctl(self._order, termios.FIONREAD, unread)
+        return not self._untold and not unread[0]
+
     def listen(self) -> None:
         """Take what it said since, pass it on, keep the end. A full pipe would hold the worker, so this runs often."""
         with contextlib.suppress(BlockingIOError):
@@ -62,21 +71,23 @@ class _Running:
 
     def computing(self) -> bool:
         """Whether it used a CPU since this was asked last."""
-        try:
-            with open(f"/proc/{self.process.pid}/stat", "rb") as stat:
-                fields = stat.read().rpartition(b")")[2].split()
-        except OSError:
+        fields = self._stat()
+        if not _moves(fields):
             return False
         before, self._cpu_ticks = self._cpu_ticks, int(fields[11]) + int(fields[12])
-        return fields[0] not in (b"T", b"t", b"Z", b"X") and self._cpu_ticks > before
+        return self._cpu_ticks > before
 
-    def waits(self) -> bool:
-        """Whether it sleeps, as one does that waits for its order; not if it is stopped or dead."""
+    def moves(self) -> bool:
+        """Whether it is neither stopped nor dead."""
+        return _moves(self._stat())
+
+    def _stat(self) -> list[bytes]:
+        """What the kernel says of it from its state on; nothing if it is gone."""
         try:
             with open(f"/proc/{self.process.pid}/stat", "rb") as stat:
-                return stat.read().rpartition(b")")[2].split()[0] == b"S"
+                return stat.read().rpartition(b")")[2].split()
         except OSError:
-            return False
+            return []
 
     def kill(self) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -110,9 +121,8 @@ class LocalLauncher:
         return sys.maxsize
 
     def start(self, order: WorkerOrder) -> None:
-        self._calm_at = self._clock() + CALM_S
         worker, self._spare = self._spare, None
-        if worker is not None and not worker.waits():
+        if worker is not None and not worker.moves():
             _end(worker)
             worker = None
         self._running[order.slot, order.life] = worker = worker or _spawned(order.host)
@@ -136,9 +146,12 @@ class LocalLauncher:
         return [self._bury(key) for key in ended]
 
     def _keep_spare(self) -> None:
+        now = self._clock()
         if self._spare is not None:
             self._spare.listen()
-        elif self._running and self._clock() >= self._calm_at:
+        elif not self._running or not all(running.heard() for running in self._running.values()):
+            self._calm_at = now + CALM_S
+        elif now >= self._calm_at:
             self._spare = _spawned(self._host)
 
     def close(self) -> None:
@@ -167,6 +180,10 @@ def _spawned(host: str) -> _Running:
         start_new_session=True,
     )
     return _Running(process)
+
+
+def _moves(stat: list[bytes]) -> bool:
+    return bool(stat) and stat[0] not in (b"T", b"t", b"Z", b"X")
 
 
 def _end(running: _Running) -> None:

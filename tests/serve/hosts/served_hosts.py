@@ -117,6 +117,12 @@ async def puppet(options: str) -> AsyncIterator[PuppetHost]:
 
 
 @asynccontextmanager
+async def asleep(options: str) -> AsyncIterator[PuppetHost]:
+    await asyncio.Event().wait()
+    yield PuppetHost(Path())
+
+
+@asynccontextmanager
 async def broken(options: str) -> AsyncIterator[PuppetHost]:
     raise RuntimeError("the environment cannot be opened")
     yield
