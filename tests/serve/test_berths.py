@@ -21,9 +21,8 @@ class Seat:
         return self.capacity - self.load
 
 
-STEPS = st.lists(
-    st.tuples(st.sampled_from(["add", "take", "give", "close", "open", "remove"]), st.integers(0, 9)), max_size=120
-)
+VERBS = ["add", "take", "give", "close", "open", "remove"]
+STEPS = st.lists(st.tuples(st.sampled_from(VERBS), st.integers(0, 9)), max_size=120)
 
 
 @given(STEPS)
