@@ -36,6 +36,8 @@ class Request:
     asked: Submit
     frames: Frames
     expires: float
+    size: int = 0
+    """Bytes of its frames."""
     ticket: int = -1
     holder: Peer | None = None
     crashes: int = 0
@@ -76,6 +78,8 @@ class Bounds:
     """Rollouts that may wait, over all clients."""
     redispatches: int = 2
     """How often a request runs again after its worker died."""
+    queue_bytes: int = 4 * 2**30
+    """Frames of requests that may be here, over all clients. They stay until the request ends: it may run again."""
 
 
 class Books:
@@ -84,6 +88,7 @@ class Books:
         self.counts: Counter[str] = Counter()
         self._queue: OrderedDict[Request, None] = OrderedDict()
         self._queued = 0
+        self._bytes = 0
         self._requests: dict[tuple[Peer, int], Request] = {}
         self._by_client: dict[Peer, dict[int, Request]] = {}
         self._weights: Counter[Peer] = Counter()
@@ -103,11 +108,13 @@ class Books:
     # Clients
 
     def submit(self, client: Peer, asked: Submit, frames: Frames, now: float) -> list[Letter]:
-        reason = self._objection(client, asked)
+        size = sum(len(frame) for frame in frames)
+        reason = self._objection(client, asked, size)
         if reason is not None:
             self.counts["refused"] += 1
             return [Letter(client, Failed(asked.request, *reason))]
-        request = Request(client, asked, frames, now + asked.timeout_s)
+        request = Request(client, asked, frames, now + asked.timeout_s, size)
+        self._bytes += size
         self._requests[client, asked.request] = request
         self._by_client.setdefault(client, {})[asked.request] = request
         self._weights[client] += asked.rollouts
@@ -117,7 +124,7 @@ class Books:
         self._enqueue(request)
         return self.place(now)
 
-    def _objection(self, client: Peer, asked: Submit) -> tuple[Trouble, str] | None:
+    def _objection(self, client: Peer, asked: Submit, size: int) -> tuple[Trouble, str] | None:
         if self.failing:
             return Trouble.NO_WORKERS, self.failing
         if (client, asked.request) in self._requests:
@@ -128,6 +135,8 @@ class Books:
             return Trouble.OVERLOADED, f"the window of {self.bounds.window} rollouts is full"
         if self._queued + asked.rollouts > self.bounds.queue:
             return Trouble.OVERLOADED, f"{self._queued} rollouts are waiting, and {self.bounds.queue} may"
+        if self._bytes + size > self.bounds.queue_bytes:
+            return Trouble.OVERLOADED, f"requests hold {self._bytes} bytes, and {self.bounds.queue_bytes} may"
         return None
 
     def cancel(self, client: Peer, number: int) -> list[Letter]:
@@ -308,6 +317,7 @@ class Books:
             del self._queue[request]
             self._queued -= request.weight
         request.over, request.frames = True, ()
+        self._bytes -= request.size
         client, number = request.client, request.asked.request
         del self._requests[client, number]
         del self._by_client[client][number]
@@ -324,6 +334,8 @@ class Books:
             "queued_requests": len(self._queue),
             "queued_rollouts": self._queued,
             "requests": len(self._requests),
+            "request_bytes": self._bytes,
+            "request_budget_bytes": self.bounds.queue_bytes,
             "clients": len(self._by_client),
             "counts": dict(self.counts),
         }

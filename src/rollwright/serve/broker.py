@@ -50,7 +50,7 @@ from .protocol import (
     Welcome,
     unpack,
 )
-from .pulse import own_vitals
+from .pulse import lag_vitals, own_vitals
 from .settings import BrokerSettings
 from .slots import Life, Phase, Slots, SlotsSpent
 from .wiring import Locks, bound, told_end
@@ -93,7 +93,7 @@ class Broker:
             back=told_end(self._back, locks, told.back),
             pulse=told_end(self._pulse, locks, told.pulse),
         )
-        self.books = Books(Bounds(settings.window, settings.queue, settings.redispatches))
+        self.books = Books(Bounds(settings.window, settings.queue, settings.redispatches, settings.queue_bytes))
         self.slots = Slots(settings.workers, settings.slots, clock())
         self._orders = Orders(settings, self.books, self.slots, self._relieve, self.vitals, self._send_all)
         self._post = Post()
@@ -111,13 +111,7 @@ class Broker:
     def vitals(self) -> dict[str, float]:
         """The broker's own. Its lag is how late its loop comes round."""
         lag = self._lag.snapshot(self._clock())
-        return {
-            **own_vitals(),
-            "clients": float(len(self._clients)),
-            "lag_p50_ms": lag.p50_s * 1000,
-            "lag_p99_ms": lag.p99_s * 1000,
-            "lag_max_ms": lag.max_s * 1000,
-        }
+        return {**own_vitals(), "clients": float(len(self._clients)), **lag_vitals(lag)}
 
     def run(self) -> None:
         """Until `closing` is set, which a signal handler may do."""

@@ -129,4 +129,20 @@ class EnvironmentHost:
         pool = self._serving.pool
         stats = msgspec.structs.asdict(pool.stats()) if pool is not None else {}
         numbers = {f"pool_{name}": float(value) for name, value in stats.items() if isinstance(value, int | float)}
-        return {"rollouts": float(self._in_flight), **dict(self._failed), **numbers}
+        return {
+            "rollouts": float(self._in_flight),
+            # Rollouts that wait for a box; a worker takes no more than it runs, so nothing else waits in it.
+            "queued": numbers.get("pool_waiting", 0.0),
+            **dict(self._failed),
+            **numbers,
+            **self._bytes(),
+        }
+
+    def _bytes(self) -> dict[str, float]:
+        """What is held in memory on behalf of rollouts, and how much may be."""
+        images, interceptor = self._engine.images, self._serving.interceptor
+        held = {"image_bytes": float(images.memory_bytes), "image_budget_bytes": float(images.budget_bytes)}
+        if interceptor is not None:
+            held["body_bytes"] = float(interceptor.held_bytes)
+            held["body_budget_bytes"] = float(interceptor.config.max_bytes_in_flight)
+        return held

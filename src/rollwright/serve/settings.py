@@ -25,6 +25,8 @@ class BrokerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Rollouts one client may have in the broker at once."""
     queue: int = 65536
     """Rollouts that may wait, over all clients."""
+    queue_bytes: int = 4 * 2**30
+    """Bytes of requests that may be in the broker, over all clients."""
     redispatches: int = 2
     """How often a request runs again after its worker died."""
     slots: SlotSettings = SlotSettings()

@@ -46,7 +46,7 @@ from .protocol import (
     ToWorker,
     Trouble,
 )
-from .pulse import Pulse, own_vitals
+from .pulse import Pulse, lag_vitals, own_vitals
 from .wiring import Address, connected
 
 log = logging.getLogger("rollwright.serve.worker")
@@ -110,16 +110,8 @@ class Worker:
                     await self._left.wait()
 
     def _vitals(self) -> dict[str, float]:
-        lag = self._lag.snapshot()
-        return {
-            **own_vitals(),
-            **self._counts,
-            "requests": len(self._running),
-            "lag_p50_ms": lag.p50_s * 1000,
-            "lag_p99_ms": lag.p99_s * 1000,
-            "lag_max_ms": lag.max_s * 1000,
-            **self._host.vitals(),
-        }
+        lag = lag_vitals(self._lag.snapshot())
+        return {**own_vitals(), **self._counts, "requests": len(self._running), **lag, **self._host.vitals()}
 
     def _on_message(self, said: Any, frames: Sequence[Buffer]) -> None:
         self._quiet_ticks = 0
