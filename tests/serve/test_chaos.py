@@ -1,4 +1,4 @@
-"""Processes die at random under load, and each rollout is accounted for once. `benchmarks.chaos` is the long version."""
+"""Processes die at random under load, and each rollout is accounted for once. The long version is benchmarks.chaos."""
 
 import asyncio
 import contextlib
