@@ -40,6 +40,10 @@ class ServeSettings(RolloutSettings, frozen=True, kw_only=True, forbid_unknown_f
     """The host name that others reach this machine by, where the address is one that only it can listen on."""
     keys: str = ""
     """The file server-keys.json that `rollwright keys` wrote. Empty: fresh ones, which server.json tells."""
+    window: int = 4096
+    """Rollouts that one client may have in the broker at once."""
+    queue: int = 65536
+    """Rollouts that may wait in the broker, over all clients."""
     output: str = ""
     """Directory for server.json, which holds the address and its token. Empty: serve/TASKSET."""
     return_tokens: bool = False
@@ -57,7 +61,8 @@ class ServeSettings(RolloutSettings, frozen=True, kw_only=True, forbid_unknown_f
             raise UsageError(f"workers is {self.workers}; set it to 0 or more")
         if not self.address and (self.launcher == "ray" or self.keys or self.advertise):
             raise UsageError("other machines reach the server over TCP; add --address tcp://HOST:PORT")
-        check_count("capacity", "--capacity", self.capacity)
+        for name in ("capacity", "window", "queue"):
+            check_count(name, f"--{name}", getattr(self, name))
 
 
 def main(argv: Sequence[str], talk: Talk) -> int:
@@ -71,6 +76,8 @@ def main(argv: Sequence[str], talk: Talk) -> int:
         capacity=settings.capacity,
         host=HOST,
         options=environment_spec(settings, resolved.taskset_name, engine, tokens=settings.return_tokens).encode(),
+        window=settings.window,
+        queue=settings.queue,
         slots=settings.slots,
     )
     if settings.dry_run:

@@ -82,7 +82,7 @@ class Broker:
         self._launcher = launcher
         self._clock = clock
         self._name = secrets.token_hex(8)
-        self._context = context or zmq.Context()
+        self._context = context or zmq.Context(settings.io_threads if locks.secret_key else 1)
         told = locks.address
         self._front = bound(self._context, told.front, locks)
         self._back = bound(self._context, told.back, locks)
@@ -93,7 +93,9 @@ class Broker:
             back=told_end(self._back, locks, told.back),
             pulse=told_end(self._pulse, locks, told.pulse),
         )
-        self.books = Books(Bounds(settings.window, settings.queue, settings.redispatches, settings.queue_bytes))
+        self.books = Books(
+            Bounds(settings.window, settings.queue, settings.redispatches, settings.queue_bytes, settings.reply_bytes)
+        )
         self.slots = Slots(settings.workers, settings.slots, clock())
         self._orders = Orders(settings, self.books, self.slots, self._relieve, self.vitals, self._send_all)
         self._post = Post()
@@ -169,6 +171,8 @@ class Broker:
             self._send(self._front, peer, Refused("say hello first"))
         elif isinstance(said, Submit):
             self._submit(peer, said, frames)
+        elif isinstance(said, Tick):
+            self._send_all(self.books.has_read(peer, said.read_bytes, self._clock()))
         elif isinstance(said, Cancel):
             self._send_all(self.books.cancel(peer, said.request))
         elif isinstance(said, Ask):

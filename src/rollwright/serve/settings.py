@@ -27,6 +27,10 @@ class BrokerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Rollouts that may wait, over all clients."""
     queue_bytes: int = 4 * 2**30
     """Bytes of requests that may be in the broker, over all clients."""
+    reply_bytes: int = 2 * 2**30
+    """Bytes of results that one client may have unread; beyond it nothing more is begun for it."""
+    io_threads: int = 4
+    """Threads of the broker's sockets over TCP, which encrypt and decrypt, each for its share of the peers."""
     redispatches: int = 2
     """How often a request runs again after its worker died."""
     slots: SlotSettings = SlotSettings()
