@@ -3,7 +3,8 @@ while workers, the broker, the engine and the boxes are killed and stopped at ra
 
 Every rollout that is asked for must be accounted for exactly once: as a trace, or as an error with a reason. `notice`
 is the time from a worker's death to the broker's knowledge of it, `replace` to a successor that has answered a probe.
-`orphans` are processes that outlived the run, and boxes that a sweep did not free.
+`orphans` are processes that outlived the run, boxes that a sweep did not free, and descriptors that we hold and did not
+hold before.
 """
 
 from __future__ import annotations
@@ -54,28 +55,51 @@ TARGETS: dict[str, Target] = {
 MARK = "ROLLWRIGHT_CHAOS"
 TASKSET = "gsm8k"
 DEADLINE_S = 120.0
-ENGINE_STOP_S = 3.0
+ENGINES = 2
+DECK = (
+    *(("worker", signal.SIGKILL),) * 3,
+    *(("worker", signal.SIGSTOP),) * 2,
+    ("broker", signal.SIGKILL),
+    ("broker", signal.SIGSTOP),
+    ("engine", signal.SIGKILL),
+    ("engine", signal.SIGSTOP),
+    ("box", signal.SIGKILL),
+    ("box", signal.SIGSTOP),
+)
+"""Dealt in random order, so that every kind of strike comes up in every run."""
 Happenings = dict[tuple[str, str, int, int], float]
 """When, by broker, what, slot and life."""
 
 
-class Engine:
-    """A scripted engine behind an address that stays the same when it is killed and another takes its place."""
+class Replica:
+    """One scripted engine; another takes its place when it is killed."""
 
     def __init__(self) -> None:
         options = {"taskset": TASKSET, "options": {}}
         self._config = ScriptedConfig(solver="rollwright.tasks.oracle:solver", solver_options=options)
         self._process = contextlib.AsyncExitStack()
-        self._port = self.pid = 0
+        self.port = self.pid = 0
 
     async def start(self) -> None:
-        server = await self._process.enter_async_context(scripted_process(self._config))
-        self._port, self.pid = server.port, server.pid
+        server = await self._process.enter_async_context(scripted_process(self._config, start_timeout_s=60.0))
+        self.port, self.pid = server.port, server.pid
+
+    async def close(self) -> None:
+        await self._process.aclose()
+
+
+class Engines:
+    """Some engines behind one address. Each connection goes to one of them, also to one that is stopped: whether it
+    answers is for the caller to find out."""
+
+    def __init__(self, dice: random.Random) -> None:
+        self._dice = dice
+        self._replicas = [Replica() for _ in range(ENGINES)]
 
     @contextlib.asynccontextmanager
     async def serving(self) -> AsyncIterator[str]:
         """The address."""
-        await self.start()
+        await asyncio.gather(*(replica.start() for replica in self._replicas))
         door = await asyncio.start_server(self._carry, "127.0.0.1", 0)
         try:
             async with door:
@@ -85,7 +109,7 @@ class Engine:
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
-            theirs, ours = await asyncio.open_connection("127.0.0.1", self._port)
+            theirs, ours = await asyncio.open_connection("127.0.0.1", self._dice.choice(self._replicas).port)
             try:
                 await asyncio.wait(
                     {asyncio.create_task(_pour(reader, ours)), asyncio.create_task(_pour(theirs, writer))},
@@ -95,19 +119,19 @@ class Engine:
                 ours.close()
         writer.close()
 
-    async def suffer(self, how: signal.Signals) -> None:
-        """Die and be started again, or stand still for a few seconds."""
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, how)
-        if how == signal.SIGSTOP:
-            await asyncio.sleep(ENGINE_STOP_S)
-            os.kill(self.pid, signal.SIGCONT)
-        else:
-            await self.close()
-            await self.start()
+    def to_stop(self) -> int:
+        """The process of one of them."""
+        return self._dice.choice(self._replicas).pid
+
+    async def kill(self) -> None:
+        """End one of them and start another in its place."""
+        victim = self._dice.choice(self._replicas)
+        os.kill(victim.pid, signal.SIGKILL)
+        await victim.close()
+        await victim.start()
 
     async def close(self) -> None:
-        await self._process.aclose()
+        await asyncio.gather(*(replica.close() for replica in self._replicas))
 
 
 async def _pour(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
@@ -147,46 +171,60 @@ class Ledger:
 class Killer:
     """Picks a victim every so often. Whoever is stopped wakes up after a while, if it still lives."""
 
-    def __init__(self, server: Server, client: EnvClient, engine: Engine, dice: random.Random, stop_s: float) -> None:
+    def __init__(self, server: Server, client: EnvClient, engines: Engines, dice: random.Random, stop_s: float) -> None:
         self._server = server
-        self._engine = engine
+        self._engines = engines
         self._client = client
         self._dice = dice
         self._stop_s = stop_s
         self.kills: list[tuple[float, str, int, int]] = []
         self.counts: Counter[str] = Counter()
         self._sleepers: list[asyncio.Task[None]] = []
+        self._deck: list[tuple[str, signal.Signals]] = []
+        self._engine_stopped_until = 0.0
 
     async def strike(self) -> None:
-        what = self._dice.choice(["worker", "worker", "worker", "broker", "box", "engine"])
-        how = signal.SIGKILL if what == "box" or self._dice.random() < 0.6 else signal.SIGSTOP
-        if what == "worker":
-            await self._worker(how)
-        elif what == "broker":
-            self._hit(self._server.broker_pid, how)
-        elif what == "engine":
-            await self._engine.suffer(how)
-        else:
-            for pid in _boxes()[:1]:
-                self._hit(pid, how)
-        self.counts[f"{what}_{'killed' if how == signal.SIGKILL else 'stopped'}"] += 1
+        if not self._deck:
+            self._deck = self._dice.sample(DECK, len(DECK))
+        what, how = self._deck.pop()
+        if what == "engine" and time.monotonic() < self._engine_stopped_until:
+            how = signal.SIGKILL  # With all of them stopped for so long there would be nothing to observe.
+        if await self._strike(what, how):
+            self.counts[f"{what}_{'killed' if how == signal.SIGKILL else 'stopped'}"] += 1
 
-    async def _worker(self, how: signal.Signals) -> None:
+    async def _strike(self, what: str, how: signal.Signals) -> bool:
+        """Whether there was somebody to hit."""
+        if what == "worker":
+            return await self._worker(how)
+        if what == "engine" and how == signal.SIGKILL:
+            await self._engines.kill()
+            return True
+        if what == "engine":
+            self._engine_stopped_until = time.monotonic() + self._stop_s
+            return self._hit(self._engines.to_stop(), how)
+        boxes = _boxes() if what == "box" else [self._server.broker_pid]
+        return bool(boxes) and self._hit(self._dice.choice(boxes), how)
+
+    async def _worker(self, how: signal.Signals) -> bool:
         try:
             status = await self._client.ask("status", timeout_s=3.0)
         except (Unserved, ServerLost):
-            return
+            return False
         ready = [worker for worker in status["workers"] if worker["phase"] == "ready" and worker["vitals"]]
-        if ready:
-            victim = self._dice.choice(ready)
-            self.kills.append((time.monotonic(), status["name"], victim["slot"], victim["life"]))
-            self._hit(int(victim["vitals"]["pid"]), how)
+        if not ready:
+            return False
+        victim = self._dice.choice(ready)
+        self.kills.append((time.monotonic(), status["name"], victim["slot"], victim["life"]))
+        return self._hit(int(victim["vitals"]["pid"]), how)
 
-    def _hit(self, pid: int, how: signal.Signals) -> None:
-        with contextlib.suppress(ProcessLookupError):
+    def _hit(self, pid: int, how: signal.Signals) -> bool:
+        try:
             os.kill(pid, how)
-            if how == signal.SIGSTOP:
-                self._sleepers.append(asyncio.create_task(_wake(pid, self._stop_s)))
+        except ProcessLookupError:
+            return False
+        if how == signal.SIGSTOP:
+            self._sleepers.append(asyncio.create_task(_wake(pid, self._stop_s)))
+        return True
 
     async def close(self) -> None:
         for sleeper in self._sleepers:
@@ -227,6 +265,22 @@ def _boxes() -> list[int]:
     return found
 
 
+def _named(pid: int) -> str:
+    try:
+        return f"{pid} " + Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except OSError:
+        return f"{pid}"
+
+
+def _descriptors() -> set[str]:
+    """What this process holds open, each under the name that the kernel has for it."""
+    found = set()
+    for entry in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            found.add(f"{entry} {os.readlink(f'/proc/self/fd/{entry}')}")
+    return found
+
+
 def _after(killer: Killer, happenings: Happenings) -> tuple[list[float], list[float]]:
     """How long the broker took to know of each death, and to have a successor."""
     notices, replacements = [], []
@@ -241,14 +295,17 @@ def _after(killer: Killer, happenings: Happenings) -> tuple[list[float], list[fl
 
 
 async def measure(options: argparse.Namespace) -> dict[str, float]:
-    engine, ledger, happenings = Engine(), Ledger(), Happenings()
+    dice, ledger, happenings = random.Random(options.seed), Ledger(), Happenings()
+    await (await asyncio.create_subprocess_exec("true", stdin=asyncio.subprocess.DEVNULL)).wait()
+    # The loop opens what it needs for children with the first of them, and keeps it.
+    engines, held = Engines(dice), _descriptors()
     tasks = load_tasks(make_taskset(TASKSET, {}))
     async with (
-        engine.serving() as base_url,
+        engines.serving() as base_url,
         serving(_settings(base_url, options), max_restarts=1000) as server,
         EnvClient(server.address, patience_s=60.0) as client,
     ):
-        killer = Killer(server, client, engine, random.Random(options.seed), options.stop_s)
+        killer = Killer(server, client, engines, dice, options.stop_s)
         striking = asyncio.create_task(_strike(killer, client, happenings, options))
         await _load(ledger, client, tasks, options)
         striking.cancel()
@@ -258,15 +315,16 @@ async def measure(options: argparse.Namespace) -> dict[str, float]:
     swept = await sweep_all()
     # Processes that were told to end are given the time to do so.
     await asyncio.sleep(1.0)
+    orphans = [*map(_named, _marked()), *swept.failed, *(_descriptors() - held)]
     notices, replacements = _after(killer, happenings)
-    print(f"{dict(killer.counts)} {dict(ledger.reasons)}", file=sys.stderr)
+    print(f"{dict(killer.counts)} {dict(ledger.reasons)} {orphans or ''}", file=sys.stderr)
     return {
         "lost": float(sum((ledger.asked - ledger.came).values()) - ledger.hung),
         "duplicated": float(sum((ledger.came - ledger.asked).values())),
         "hung": float(ledger.hung),
         "notice_p99_s": float(np.quantile(notices, 0.99)) if notices else 0.0,
         "replace_p99_s": float(np.quantile(replacements, 0.99)) if replacements else 0.0,
-        "orphans": float(len(_marked()) + len(swept.failed)),
+        "orphans": float(len(orphans)),
         "rollouts": float(ledger.asked.total()),
         "failed": float(ledger.reasons.total() - ledger.reasons["finished"]),
         "strikes": float(killer.counts.total()),
@@ -274,7 +332,9 @@ async def measure(options: argparse.Namespace) -> dict[str, float]:
 
 
 def _settings(base_url: str, options: argparse.Namespace) -> BrokerSettings:
-    relay = RelayConfig(base_url=base_url, api_key_env="ROLLWRIGHT_NO_KEY", max_retries=8)
+    relay = RelayConfig(
+        base_url=base_url, api_key_env="ROLLWRIGHT_NO_KEY", timeout_s=5.0, connect_timeout_s=5.0, stall_timeout_s=5.0
+    )
     engine = EngineConfig(kind="relay", relay=relay)
     spec = EnvironmentSpec(taskset=TASKSET, model="scripted", engine=engine, runtime=options.runtime)
     slots = SlotSettings(backoff_s=0.1, max_restarts=1000, stall_limit_s=600.0)

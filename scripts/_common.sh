@@ -53,6 +53,13 @@ fetch_vocabularies() {
     "$VENV/bin/python" tests/vocabularies.py
 }
 
+# A cluster of several nodes on this machine's loopback (about 75 MB). No wheel for this machine is no error.
+install_ray() {
+    "$VENV/bin/python" -c 'import ray' 2>/dev/null && return
+    say "Installing ray."
+    "$VENV/bin/python" -m pip install -qq --constraint constraints.txt --only-binary :all: 'ray>=2.50,<3'
+}
+
 # Packages of the system that some tests need. Only root on a machine with apt can; elsewhere those tests skip and say so.
 install_system_packages() {
     local missing=()

@@ -24,7 +24,7 @@ def puppets(tmp_path, monkeypatch):
         settings = BrokerSettings(
             workers=workers,
             capacity=capacity,
-            host=f"served_hosts:{host}",
+            host=host if ":" in host else f"served_hosts:{host}",
             options=json.dumps({"directory": str(tmp_path)}),
             slots=slots or SlotSettings(),
             **bounds,

@@ -157,7 +157,8 @@ class AnyOrder(RuleBasedStateMachine):
     def teardown(self):
         self.deliver(self.books.fail_all("the test is over"))
         assert not self.wanted
-        assert self.books.status()["requests"] == self.books.status()["queued_rollouts"] == 0
+        status = self.books.status()
+        assert status["requests"] == status["queued_rollouts"] == status["request_bytes"] == 0
 
 
 AnyOrder.TestCase.settings = settings(max_examples=120, stateful_step_count=60, deadline=None)
@@ -230,6 +231,17 @@ def test_a_full_window_and_a_full_queue_say_so():
     (crowded,) = books.submit(b"b", submit(1, 2), [], 0.0)
     assert full.envelope.trouble is crowded.envelope.trouble is Trouble.OVERLOADED
     assert books.counts["refused"] == 2
+
+
+def test_bytes_have_a_budget_that_is_given_back():
+    books = Books(Bounds(queue_bytes=10))
+    books.submit(b"a", submit(1), [b"123456"], 0.0)
+    (full,) = books.submit(b"b", submit(1), [b"12345"], 0.0)
+    assert (full.envelope.trouble, books.status()["request_bytes"]) == (Trouble.OVERLOADED, 6)
+    books.cancel(b"a", 1)
+    assert books.submit(b"b", submit(2), [b"1234567890"], 0.0) == []
+    books.client_gone(b"b")
+    assert books.status()["request_bytes"] == 0
 
 
 def test_what_ended_keeps_nothing_in_memory_until_its_deadline():

@@ -7,6 +7,7 @@ import signal
 import stat
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -43,6 +44,31 @@ async def test_served_rollouts_equal_local_ones():
         [essence(trace) for trace in group] for group in expected
     ]
     assert {trace.reward for group in served for trace in group} == {1.0}
+
+
+def engine_of(worker_pid):
+    """The process of the engine that belongs to a worker."""
+    for line in Path(f"/proc/{worker_pid}/task/{worker_pid}/children").read_text().split():
+        if b"rollwright.engines.scripted" in Path(f"/proc/{line}/cmdline").read_bytes():
+            return int(line)
+    raise AssertionError("the worker has no engine")
+
+
+async def test_a_worker_whose_own_engine_died_is_replaced_and_nothing_fails():
+    task = load_tasks(make_taskset("reverse-text", {}))[0]
+    spec = EnvironmentSpec(taskset="reverse-text", model="scripted", engine=ENGINE)
+    settings = BrokerSettings(workers=1, host=HOST, options=spec.encode())
+    async with serving(settings) as server, EnvClient(server.address) as client:
+        await client.run(task)
+        async with asyncio.timeout(20):
+            while not (worker := (await client.ask("status"))["workers"][0])["vitals"]:
+                await asyncio.sleep(0.02)
+        os.kill(engine_of(int(worker["vitals"]["pid"])), signal.SIGKILL)
+        group = await client.run_group(task, 3)
+        assert [trace.reward for trace in group] == [1.0, 1.0, 1.0]
+        status = await client.ask("status")
+        assert [one["life"] for one in status["workers"]] == [2]
+        assert "the scripted engine died" in next(one["why"] for one in status["happenings"] if one["what"] == "died")
 
 
 def rollwright(*argv, cwd):

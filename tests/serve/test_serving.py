@@ -5,6 +5,7 @@ import os
 import signal
 import stat
 from contextlib import aclosing
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,11 @@ QUICK = SlotSettings(backoff_s=0.05, stall_after_s=0.4)
 
 async def until(condition, timeout_s=20.0):
     async with asyncio.timeout(timeout_s):
-        while not (found := await condition() if asyncio.iscoroutinefunction(condition) else condition()):
+        while not (
+            found := await condition()
+            if asyncio.iscoroutinefunction(getattr(condition, "func", condition))
+            else condition()
+        ):
             await asyncio.sleep(0.02)
     return found
 
@@ -60,12 +65,13 @@ async def test_an_error_of_the_host_is_told_and_ends_nothing_else(puppets):
         assert (await neighbour).task_id == "sleep:0.3"
 
 
-async def test_a_killed_worker_loses_nothing(puppets, runs):
+async def test_a_killed_worker_loses_nothing(puppets, runs, tmp_path):
     async with puppets(workers=2, slots=QUICK) as (_, client):
-        waiting = [asyncio.create_task(client.run(play("sleep:0.5"), n)) for n in range(10)]
+        waiting = [asyncio.create_task(client.run(play("hold:go"), n)) for n in range(10)]
         await until(lambda: len(runs()) == 10)
         victim = int(runs()[0][2])
         os.kill(victim, signal.SIGKILL)
+        (tmp_path / "go").touch()
         traces = await asyncio.gather(*waiting)
         assert sorted(trace.attempt for trace in traces) == list(range(10))
         assert all(pid_of(trace) != victim for trace in traces)
@@ -115,6 +121,30 @@ async def test_a_stalled_worker_is_named_and_spared(puppets, runs):
         assert pid_of(await blocked) == int(runs()[0][2])
 
 
+@pytest.mark.soak
+async def test_a_loop_blocked_for_a_minute_is_named_and_spared_and_its_neighbours_go_on(puppets, runs):
+    async with puppets(workers=2, slots=SlotSettings(stall_limit_s=90.0)) as (_, client):
+        blocked = asyncio.create_task(client.run(play("block:60")))
+        await until(runs)
+        done = 0
+        while not blocked.done():
+            assert (await client.run(play("sleep:0.5"), timeout_s=30)).task_id == "sleep:0.5"
+            done += 1
+            if done == 20:
+                (found,) = [worker for worker in await workers(client) if worker["phase"] == "stalled"]
+                assert "in PuppetHost._act" in found["stack"]
+        assert done > 20
+        assert pid_of(await blocked) == int(runs()[0][2])
+        assert {worker["life"] for worker in await workers(client)} == {1}
+
+
+async def test_a_loop_that_stands_still_past_the_limit_is_ended(puppets, runs):
+    slots = SlotSettings(backoff_s=0.05, stall_after_s=0.2, stall_limit_s=0.8)
+    async with puppets(slots=slots, redispatches=0) as (_, client):
+        with pytest.raises(Unserved, match=r"its loop stood still(.|\n)*_act"):
+            await client.run(play("block:60"))
+
+
 async def test_a_call_that_holds_the_interpreter_is_a_stall_too(puppets, runs):
     async with puppets(slots=QUICK) as (_, client):
         trace = await client.run(play("spin:3"))
@@ -131,6 +161,30 @@ async def test_cancelling_reaches_the_worker(puppets, runs, tmp_path):
             await waiting
         await until(lambda: list(tmp_path.glob("cancelled-*")))
         assert (await client.ask("status"))["requests"] == 0
+
+
+async def test_cancelling_reaches_the_engine(puppets, tmp_path):
+    async with puppets(host="served_environments:stuck") as (_, client):
+        for ending in ("cancel", "deadline"):
+            for name in ("asked", "let-go"):
+                (tmp_path / name).unlink(missing_ok=True)
+            running = client.run_group(play("plain"), 2, timeout_s=60 if ending == "cancel" else 0.5)
+            waiting = asyncio.create_task(running)
+            await until((tmp_path / "asked").exists)
+            if ending == "cancel":
+                waiting.cancel()
+            with pytest.raises((asyncio.CancelledError, Unserved)):
+                await waiting
+            await until((tmp_path / "let-go").exists)
+        told = await until(partial(idle_vitals, client))
+        assert {"rollouts", "requests", "queued", "done", "failed", "rss_mb", "descriptors"} <= set(told)
+        assert {"lag_p99_ms", "lag_ticks", "lag_le_15.62_ms", "image_bytes", "image_budget_bytes"} <= set(told)
+
+
+async def idle_vitals(client):
+    """What the worker tells of itself once it holds nothing."""
+    (worker,) = await workers(client)
+    return worker["vitals"] if worker["vitals"].get("rollouts") == 0 else None
 
 
 async def test_a_deadline_ends_the_work_too(puppets, tmp_path):

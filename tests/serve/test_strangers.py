@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from serve_tasks import play
 
+from rollwright.serve.bundles import Bundle, open_bundle
 from rollwright.serve.protocol import (
     FromClient,
     FromWorker,
@@ -19,6 +20,7 @@ from rollwright.serve.protocol import (
     Refused,
     Run,
     Submit,
+    Tick,
     ToClient,
     ToWorker,
     pack,
@@ -48,16 +50,27 @@ def test_a_damaged_envelope_never_escapes_as_another_error(envelope, place, byte
             unpack(bytes(data), kind)
 
 
+def bundled(*messages):
+    bundle = Bundle()
+    for envelope, frames in messages:
+        bundle.add(envelope, frames)
+    return bundle.take()
+
+
+def heard(socket):
+    return [said for said, _ in open_bundle(socket.recv_multipart(copy=False), ToClient) if not isinstance(said, Tick)]
+
+
 def garbage(seed):
     dice = random.Random(seed)
-    whole = [pack(envelope) for envelope in ENVELOPES]
+    whole = [bundled((envelope, [])) for envelope in ENVELOPES]
     for _ in range(200):
         frames = [dice.randbytes(dice.randrange(80)) for _ in range(dice.randrange(1, 5))]
         if dice.random() < 0.5:
-            frames[0] = dice.choice(whole)
+            frames[0] = dice.choice(whole)[0]
         yield frames
     yield [b"\xc1" * 100_000]
-    yield [msgspec.msgpack.encode(["Submit", 1, -5, "x", float("nan"), "b"])]
+    yield [msgspec.msgpack.encode([[["Submit", 1, -5, "x", float("nan"), "b"], []]])]
     yield [b""]
 
 
@@ -76,7 +89,7 @@ async def test_garbage_ends_neither_broker_nor_worker(puppets, end):
             assert [worker["life"] for worker in status["workers"]] == [1]
             if end == "front":
                 assert await asyncio.to_thread(socket.poll, 5000)
-                assert isinstance(unpack(socket.recv(), ToClient), Refused)
+                assert isinstance(heard(socket)[0], Refused)
         finally:
             socket.close(linger=0)
             await asyncio.to_thread(context.term)
@@ -87,10 +100,11 @@ async def test_a_job_that_is_garbage_is_refused_by_name(puppets):
         context = zmq.Context()
         socket = connected(context, server.address.front, server.address)
         try:
-            socket.send_multipart([pack(Hello(1, server.address.token))])
-            welcome = unpack((await asyncio.to_thread(socket.recv_multipart))[0], ToClient)
-            socket.send_multipart([pack(Submit(1, 1, "junk", 5.0, welcome.broker)), b"\xc1\xc1", b"junk"])
-            answer = unpack((await asyncio.to_thread(socket.recv_multipart))[0], ToClient)
+            socket.send_multipart(bundled((Hello(1, server.address.token), [])))
+            (welcome,) = await asyncio.to_thread(heard, socket)
+            junk = Submit(1, 1, "junk", 5.0, welcome.broker)
+            socket.send_multipart(bundled((junk, [b"\xc1\xc1", b"junk"])))
+            (answer,) = await asyncio.to_thread(heard, socket)
             assert (answer.request, answer.trouble.value) == (1, "refused")
             assert (await client.run(play("plain"))).task_id == "plain"
         finally:

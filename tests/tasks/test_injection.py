@@ -182,4 +182,7 @@ async def test_a_name_that_is_not_there_yet_is_the_tasks_fault():
 
 
 def test_the_names_are_what_the_docs_say():
-    assert (ROLLOUT_NAMES, GROUP_NAMES) == (("trace", "state", "runtime", "reply"), ("traces", "states"))
+    assert (ROLLOUT_NAMES, GROUP_NAMES) == (
+        ("trace", "state", "runtime", "reply"),
+        ("traces", "states", "members"),
+    )

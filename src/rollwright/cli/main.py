@@ -21,6 +21,8 @@ VERBS = {
     "eval": "evaluate a model on a taskset",
     "orchestrate": "roll out groups and write one batch of samples per step",
     "serve": "serve an environment with worker processes behind a broker",
+    "join": "work for a running server as one more worker",
+    "keys": "make keys for a server and its workers",
     "ctl": "give orders to a running server",
     "doctor": "say what works on this machine",
 }

@@ -13,42 +13,56 @@ from typing import ClassVar, Literal
 import msgspec
 
 from rollwright import telemetry
-from rollwright.serve import Address, BrokerSettings, SlotSettings, serving
+from rollwright.serve import BrokerSettings, SlotSettings, serving
 from rollwright.serve.environments import HOST
+from rollwright.serve.ray.settings import RaySettings
 from rollwright.wire import UsageError
 
+from .addresses import ADDRESS_FILE, read_keys, write_private
 from .resolve import resolve
 from .served import environment_spec
 from .settings import RolloutSettings, check_count
 from .talk import Talk, result
-
-ADDRESS_FILE = "server.json"
 
 
 class ServeSettings(RolloutSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Serve an environment to clients, with worker processes behind a broker."""
 
     workers: int = 2
-    """Worker processes."""
+    """Worker processes that the launcher starts. Others may join; with 0 all of them do."""
     capacity: int = 64
     """Rollouts at once in each worker."""
-    launcher: Literal["local"] = "local"
-    """Who starts workers: local makes them processes of this machine."""
+    launcher: Literal["local", "ray"] = "local"
+    """Who starts workers: local makes them processes of this machine, ray puts them on the nodes of a Ray cluster."""
     address: str = ""
     """tcp://HOST:PORT to serve other machines, encrypted. Empty: sockets in a private directory of this machine."""
+    advertise: str = ""
+    """The host name that others reach this machine by, where the address is one that only it can listen on."""
+    keys: str = ""
+    """The file server-keys.json that `rollwright keys` wrote. Empty: fresh ones, which server.json tells."""
+    window: int = 4096
+    """Rollouts that one client may have in the broker at once."""
+    queue: int = 65536
+    """Rollouts that may wait in the broker, over all clients."""
     output: str = ""
     """Directory for server.json, which holds the address and its token. Empty: serve/TASKSET."""
     return_tokens: bool = False
     """Ask the engine for token ids, as training needs them."""
     slots: SlotSettings = SlotSettings()
     """How patient the broker is with its workers."""
+    ray: RaySettings = RaySettings()
+    """How workers are laid out on a Ray cluster."""
 
     verb: ClassVar[str] = "serve"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_count("workers", "--workers", self.workers)
-        check_count("capacity", "--capacity", self.capacity)
+        if self.workers < 0:
+            raise UsageError(f"workers is {self.workers}; set it to 0 or more")
+        if not self.address and (self.launcher == "ray" or self.keys or self.advertise):
+            raise UsageError("other machines reach the server over TCP; add --address tcp://HOST:PORT")
+        for name in ("capacity", "window", "queue"):
+            check_count(name, f"--{name}", getattr(self, name))
 
 
 def main(argv: Sequence[str], talk: Talk) -> int:
@@ -62,6 +76,8 @@ def main(argv: Sequence[str], talk: Talk) -> int:
         capacity=settings.capacity,
         host=HOST,
         options=environment_spec(settings, resolved.taskset_name, engine, tokens=settings.return_tokens).encode(),
+        window=settings.window,
+        queue=settings.queue,
         slots=settings.slots,
     )
     if settings.dry_run:
@@ -75,8 +91,16 @@ async def _serve(settings: ServeSettings, broker: BrokerSettings, file: Path, ta
     stopped = asyncio.Event()
     for name in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(name, stopped.set)
-    async with serving(broker, address=settings.address) as server:
-        await asyncio.to_thread(write_address, file, server.address)
+    keys = await asyncio.to_thread(read_keys, settings.keys) if settings.keys else None
+    async with serving(
+        broker,
+        address=settings.address,
+        advertise=settings.advertise,
+        keys=keys,
+        launcher=settings.launcher,
+        launcher_options=msgspec.json.encode(settings.ray).decode(),
+    ) as server:
+        await asyncio.to_thread(write_private, file, server.address.encode())
         talk.say(f"Serving with {settings.workers} workers. The address is in {file}; Ctrl+C stops.")
         if settings.json:
             result(msgspec.json.encode({"address_file": str(file), "pid": os.getpid()}).decode())
@@ -97,24 +121,3 @@ async def _wait(event: asyncio.Event, seconds: float) -> None:
             await event.wait()
     except TimeoutError:
         return
-
-
-def write_address(file: Path, address: Address) -> None:
-    """Readable by its owner only, from its first byte on."""
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.unlink(missing_ok=True)
-        with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
-            out.write(address.encode())
-    except OSError as error:
-        raise UsageError(f"{file} cannot be written: {error.strerror}; name another directory with -o") from error
-
-
-def read_address(place: str) -> Address:
-    """The address in a file, or in the directory that `serve` wrote it to."""
-    path = Path(place)
-    path = path / ADDRESS_FILE if path.is_dir() else path
-    try:
-        return Address.decode(path.read_text())
-    except OSError as error:
-        raise UsageError(f"no server has left its address in {path} ({error.strerror}); is it running?") from error

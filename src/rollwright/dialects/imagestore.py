@@ -42,7 +42,8 @@ class ImageStore:
     """What is put into the store itself is held until it closes; rollouts put into a `hold`."""
 
     def __init__(self, budget_bytes: int = BUDGET_BYTES) -> None:
-        self._budget_bytes = budget_bytes
+        self.budget_bytes = budget_bytes
+        """Of images in memory; the others lie on disk."""
         self._kept: dict[str, _Kept] = {}
         self._in_memory: dict[str, _Kept] = {}
         """The oldest first."""
@@ -146,7 +147,7 @@ class ImageStore:
             if name not in held:
                 held.add(name)
                 kept.holders += 1
-            while self._memory_bytes > self._budget_bytes:
+            while self._memory_bytes > self.budget_bytes:
                 self._spill(next(iter(self._in_memory)))
             return True
 

@@ -54,6 +54,8 @@ class RelayEngine:
     ) -> None:
         self.model = model
         self._config = config
+        self.obituary = obituary
+        """What its own process died of; None while that lives, or if it has none."""
         self._dialect = dialect or dialect_named(config.dialect)
         self._endpoint = find_endpoint(config, self._dialect)
         self._courier = Courier(self._endpoint, self._dialect, config, obituary=obituary, sleep=sleep, dice=dice)

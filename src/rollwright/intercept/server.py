@@ -59,6 +59,11 @@ class Interceptor:
         return f"<Interceptor {self.url}: {len(self._by_key)} rollouts, {calls} calls, {held} bytes>"
 
     @property
+    def held_bytes(self) -> int:
+        """Of request bodies that are here now, of the `config`'s budget."""
+        return self._bodies.budget.held
+
+    @property
     def url(self) -> str:
         """The root of the host as this machine sees it."""
         return f"http://{self.config.host}:{self.port}"

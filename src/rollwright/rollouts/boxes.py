@@ -14,7 +14,7 @@ from rollwright.harnesses import Limits
 from rollwright.runtimes import Runtime, RuntimeConfig, RuntimePool, make_runtime, runtime_config
 from rollwright.tasks import Task
 from rollwright.traces import LiveTrace
-from rollwright.wire import RolloutError, RuntimeFault, TaskBroken, UsageError
+from rollwright.wire import Failure, RolloutError, RuntimeFault, TaskBroken, UsageError
 
 log = logging.getLogger("rollwright.rollouts")
 
@@ -51,10 +51,32 @@ def _over(task_id: str, config: RuntimeConfig, wanted: Mapping[str, Any]) -> Run
         raise TaskBroken(f"the box that {task_id!r} asks for makes no sense: {error}") from error
 
 
+class Ground:
+    """What all rollouts of a group stand on, found out once: their limits, and the box that each asks for. Equal wishes
+    are the pool's hint that one warm box is as good as another."""
+
+    def __init__(self, task: Task, limits: Limits, runtime: RuntimeConfig) -> None:
+        self.task = task
+        self.limits = limits
+        self.broken: Failure | None = None
+        """Why none of them can begin."""
+        self._runtime = runtime
+        self._box_config: RuntimeConfig | None = None
+        try:
+            self.limits = limits_for(task, limits)
+        except TaskBroken as error:
+            self.broken = Failure.of(error)
+
+    def box_config(self) -> RuntimeConfig:
+        if self._box_config is None:
+            self._box_config = config_for(self.task, self._runtime)
+        return self._box_config
+
+
 @asynccontextmanager
-async def fresh_box(task: Task, config: RuntimeConfig, within_s: float) -> AsyncIterator[Runtime]:
+async def fresh_box(ground: Ground, within_s: float) -> AsyncIterator[Runtime]:
     """A box of its own, gone afterwards. That it could not be cleaned away is logged: the rollout in it is done."""
-    runtime = make_runtime(config_for(task, config))
+    runtime = make_runtime(ground.box_config())
     try:
         await _started(runtime, within_s)
         yield runtime
@@ -66,9 +88,9 @@ async def fresh_box(task: Task, config: RuntimeConfig, within_s: float) -> Async
 
 
 @asynccontextmanager
-async def leased_box(task: Task, config: RuntimeConfig, pool: RuntimePool, trace: LiveTrace) -> AsyncIterator[Runtime]:
+async def leased_box(ground: Ground, pool: RuntimePool, trace: LiveTrace) -> AsyncIterator[Runtime]:
     """A box of the pool's, whose deadlines are the pool's own: waiting for it is not the rollout's time (law 6)."""
-    lease = pool.lease(config_for(task, config))
+    lease = pool.lease(ground.box_config())
     async with lease as runtime:
         trace.queued(lease.waited_s)
         trace.info |= {"pooled": True, "lease": lease.number, "box_uses": lease.uses}

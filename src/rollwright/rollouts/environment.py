@@ -5,19 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, asynccontextmanager
-
-import msgspec
+from functools import partial
 
 from rollwright.engines import Engine
 from rollwright.harnesses import ChatHarness, Harness, Limits, Session
 from rollwright.intercept import InterceptConfig, Interceptor
 from rollwright.runtimes import PoolConfig, Runtime, RuntimeConfig, RuntimePool, SubprocessConfig
-from rollwright.tasks import Task, Taskset, Toolset, call_group, hooks_of, opened
+from rollwright.tasks import Task, Taskset, Toolset, hooks_of, opened
 from rollwright.traces import LiveTrace
-from rollwright.wire import Failure, RolloutError, Sampling, Score, Stop, TaskBroken, Trace
+from rollwright.wire import Sampling, Stop, Trace
 
-from .boxes import fresh_box, leased_box, limits_for
-from .rollout import Finished, Rollout, weighted
+from .boxes import Ground, fresh_box, leased_box
+from .groups import GroupSettings, Member, score_group, seated
+from .rollout import Finished, Rollout
 from .sweeping import sweeping
 
 
@@ -34,6 +34,7 @@ class Environment:
         pool: PoolConfig | None = None,
         intercept: InterceptConfig | None = None,
         toolsets: Sequence[Toolset] = (),
+        group: GroupSettings | None = None,
     ) -> None:
         self.taskset = taskset
         self.harness: Harness = harness or ChatHarness()
@@ -41,6 +42,7 @@ class Environment:
         self.limits = limits or Limits()
         self.pool = pool or PoolConfig()
         self.intercept = intercept or InterceptConfig()
+        self.group = group or GroupSettings()
         self.toolsets = tuple(toolsets)
         """Tools for every rollout, besides those that the taskset brings."""
 
@@ -89,9 +91,10 @@ class Serving:
         self._model = model
         self._sampling = sampling
         self._return_tokens = return_tokens
-        self._running: set[asyncio.Task[Finished]] = set()
+        self._running: set[asyncio.Task[Member]] = set()
         self._toolsets = toolsets
-        self._policy_version = 0
+        self.policy_version = 0
+        """What the engine serves now; see `tell_policy`."""
         self.pool = pool
         """Where boxes come from; None if each rollout has its own."""
         self.interceptor = interceptor
@@ -104,7 +107,7 @@ class Serving:
     async def tell_policy(self, version: int) -> None:
         """The engine serves this policy version from now on. Answers of engines that do not tell theirs are marked with
         the version that was served when they were asked."""
-        self._policy_version = version
+        self.policy_version = version
 
     async def run(self, task: Task, attempt: int = 0) -> Trace:
         """One rollout. A failed one is a trace with a failure, not an exception."""
@@ -124,12 +127,16 @@ class Serving:
     ) -> list[Trace]:
         """The given attempts at one task. Group rewards also see `earlier` traces of the group, whose own scores stand
         and whose state is empty. `on_trace` is told of each rollout as it ends, before the group is scored."""
+        ground = Ground(task, self._environment.limits, self._environment.runtime)
+        settings = self._environment.group
+        together = bool(hooks_of(type(task)).group_rewards)
+        retries = settings.retries if together and settings.partial == "wait" else 0
 
-        async def seat(attempt: int) -> Finished:
-            finished = await self._rollout(task, attempt, kept)
+        async def seat(attempt: int) -> Member:
+            member = await seated(partial(self._rollout, ground, attempt), kept, retries)
             if on_trace is not None:
-                on_trace(finished.trace)
-            return finished
+                on_trace(member.trace)
+            return member
 
         # What its rollouts keep outside of their traces, such as images, stays until the group is scored.
         with ExitStack() as kept:
@@ -138,7 +145,8 @@ class Serving:
                 for rollout in running:
                     self._running.add(rollout)
                     rollout.add_done_callback(self._running.discard)
-            return await _score_group(task, [rollout.result() for rollout in running], earlier)
+            members = [rollout.result() for rollout in running]
+            return await score_group(task, members, earlier, settings, ground.limits)
 
     async def close(self) -> None:
         """End what is still running. Idempotent."""
@@ -147,60 +155,28 @@ class Serving:
             rollout.cancel()
         await asyncio.gather(*running, return_exceptions=True)
 
-    async def _rollout(self, task: Task, attempt: int, kept: ExitStack) -> Finished:
-        environment = self._environment
-        trace = LiveTrace(task.id, attempt, policy_version=lambda: self._policy_version)
-        try:
-            limits = limits_for(task, environment.limits)
-        except TaskBroken as error:
-            return Finished(trace.freeze(Stop.FAILED, failure=Failure.of(error)), {})
+    async def _rollout(self, ground: Ground, attempt: int, kept: ExitStack) -> tuple[Finished, Session | None]:
+        trace = LiveTrace(ground.task.id, attempt, policy_version=lambda: self.policy_version)
+        if ground.broken is not None:
+            return Finished(trace.freeze(Stop.FAILED, failure=ground.broken), {}), None
         session = Session(
             self._engine,
             trace,
             model=self._model,
             sampling=self._sampling,
-            limits=limits,
+            limits=ground.limits,
             return_tokens=self._return_tokens,
         )
         kept.callback(session.close)
-        box = self._box(task, trace) if self._needs_box(task) else None
-        rollout = Rollout(task, trace, session, environment.harness, limits, box, self.interceptor, self._toolsets)
-        return await rollout.run()
+        harness, box = self._environment.harness, self._box(ground, trace) if self._needs_box(ground.task) else None
+        rollout = Rollout(ground.task, trace, session, harness, ground.limits, box, self.interceptor, self._toolsets)
+        return await rollout.run(), session
 
     def _needs_box(self, task: Task) -> bool:
         tools = any(toolset.needs_runtime for toolset in self._toolsets)
         return tools or self._environment.harness.needs_runtime or hooks_of(type(task)).needs_runtime
 
-    def _box(self, task: Task, trace: LiveTrace) -> AbstractAsyncContextManager[Runtime]:
-        environment = self._environment
+    def _box(self, ground: Ground, trace: LiveTrace) -> AbstractAsyncContextManager[Runtime]:
         if self.pool is None:
-            return fresh_box(task, environment.runtime, environment.limits.setup_timeout_s)
-        return leased_box(task, environment.runtime, self.pool, trace)
-
-
-async def _score_group(task: Task, finished: Sequence[Finished], earlier: Sequence[Trace]) -> list[Trace]:
-    """Add the group's scores to the rollouts that did not fail. A group reward that breaks fails each of them."""
-    hooks = hooks_of(type(task)).group_rewards
-    scored = [member for member in finished if member.trace.failure is None]
-    if not hooks or not scored:
-        return [member.trace for member in finished]
-    traces = [*earlier, *(member.trace for member in scored)]
-    states = [*({} for _ in earlier), *(member.state for member in scored)]
-    try:
-        scores = await call_group(hooks, task, traces, states)
-    except RolloutError as error:
-        failure = Failure.of(error)
-        return [_failed(member.trace, failure) for member in finished]
-    added = {id(member): extra for member, extra in zip(scored, scores[len(earlier) :], strict=True)}
-    return [_with_scores(member.trace, added.get(id(member))) for member in finished]
-
-
-def _failed(trace: Trace, failure: Failure) -> Trace:
-    return msgspec.structs.replace(trace, failure=trace.failure or failure, stop=Stop.FAILED)
-
-
-def _with_scores(trace: Trace, extra: dict[str, Score] | None) -> Trace:
-    if not extra:
-        return trace
-    scores = {**trace.scores, **extra}
-    return msgspec.structs.replace(trace, scores=scores, reward=weighted(scores))
+            return fresh_box(ground, self._environment.limits.setup_timeout_s)
+        return leased_box(ground, self.pool, trace)

@@ -156,11 +156,11 @@ class Rollout:
             trace = self._trace.freeze(stop)
             supplies = {**self._supplies, "trace": trace, "reply": trace.reply}
             scores = call_scores(scoring, self._task, supplies)
-            return await _within(self._limits.score_timeout_s, scores, TaskBroken, "scoring")
+            return await within(self._limits.score_timeout_s, scores, TaskBroken, "scoring")
 
     async def _hook(self, hook: Hook | None, timeout_s: float, what: str) -> None:
         if hook is not None:
-            await _within(timeout_s, call_hook(hook, self._task, self._supplied()), TaskBroken, what)
+            await within(timeout_s, call_hook(hook, self._task, self._supplied()), TaskBroken, what)
 
     def _supplied(self) -> dict[str, Any]:
         """What hooks may ask for, as of now."""
@@ -171,7 +171,7 @@ def weighted(scores: dict[str, Score]) -> float:
     return sum(score.value * score.weight for score in scores.values())
 
 
-async def _within(timeout_s: float, work: Awaitable[T], kind: type[RolloutError], what: str) -> T:
+async def within(timeout_s: float, work: Awaitable[T], kind: type[RolloutError], what: str) -> T:
     """`work`, or an error of `kind` if it takes longer than it may."""
     try:
         async with asyncio.timeout(timeout_s) as clock:

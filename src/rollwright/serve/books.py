@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from .berths import Berths
 from .protocol import Done, Drop, Envelope, Failed, Part, Run, Submit, Trouble, Voided
 
 Frames = Sequence[Any]
@@ -35,6 +36,8 @@ class Request:
     asked: Submit
     frames: Frames
     expires: float
+    size: int = 0
+    """Bytes of its frames."""
     ticket: int = -1
     holder: Peer | None = None
     crashes: int = 0
@@ -57,6 +60,12 @@ class Seat:
     held: dict[int, Request] = field(default_factory=dict)
     open: bool = True
     """Whether it may be given more."""
+    noted_room: int = -1
+    """The room that `Berths` believes it to have."""
+
+    @property
+    def room(self) -> int:
+        return self.capacity - self.load
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +78,8 @@ class Bounds:
     """Rollouts that may wait, over all clients."""
     redispatches: int = 2
     """How often a request runs again after its worker died."""
+    queue_bytes: int = 4 * 2**30
+    """Frames of requests that may be here, over all clients. They stay until the request ends: it may run again."""
 
 
 class Books:
@@ -77,10 +88,12 @@ class Books:
         self.counts: Counter[str] = Counter()
         self._queue: OrderedDict[Request, None] = OrderedDict()
         self._queued = 0
+        self._bytes = 0
         self._requests: dict[tuple[Peer, int], Request] = {}
         self._by_client: dict[Peer, dict[int, Request]] = {}
         self._weights: Counter[Peer] = Counter()
         self._seats: dict[Peer, Seat] = {}
+        self._berths: Berths[Seat] = Berths()
         self._affinity: OrderedDict[tuple[Peer, str], Peer] = OrderedDict()
         self._deadlines: list[tuple[float, int, Request]] = []
         self._next_ticket = 0
@@ -95,11 +108,13 @@ class Books:
     # Clients
 
     def submit(self, client: Peer, asked: Submit, frames: Frames, now: float) -> list[Letter]:
-        reason = self._objection(client, asked)
+        size = sum(len(frame) for frame in frames)
+        reason = self._objection(client, asked, size)
         if reason is not None:
             self.counts["refused"] += 1
             return [Letter(client, Failed(asked.request, *reason))]
-        request = Request(client, asked, frames, now + asked.timeout_s)
+        request = Request(client, asked, frames, now + asked.timeout_s, size)
+        self._bytes += size
         self._requests[client, asked.request] = request
         self._by_client.setdefault(client, {})[asked.request] = request
         self._weights[client] += asked.rollouts
@@ -109,7 +124,7 @@ class Books:
         self._enqueue(request)
         return self.place(now)
 
-    def _objection(self, client: Peer, asked: Submit) -> tuple[Trouble, str] | None:
+    def _objection(self, client: Peer, asked: Submit, size: int) -> tuple[Trouble, str] | None:
         if self.failing:
             return Trouble.NO_WORKERS, self.failing
         if (client, asked.request) in self._requests:
@@ -120,6 +135,8 @@ class Books:
             return Trouble.OVERLOADED, f"the window of {self.bounds.window} rollouts is full"
         if self._queued + asked.rollouts > self.bounds.queue:
             return Trouble.OVERLOADED, f"{self._queued} rollouts are waiting, and {self.bounds.queue} may"
+        if self._bytes + size > self.bounds.queue_bytes:
+            return Trouble.OVERLOADED, f"requests hold {self._bytes} bytes, and {self.bounds.queue_bytes} may"
         return None
 
     def cancel(self, client: Peer, number: int) -> list[Letter]:
@@ -161,13 +178,15 @@ class Books:
 
     def seat(self, peer: Peer, capacity: int, now: float) -> list[Letter]:
         """A worker has proven that it works."""
-        self._seats[peer] = Seat(peer, capacity)
+        self._seats[peer] = seat = Seat(peer, capacity)
+        self._berths.add(seat)
         return self.place(now)
 
     def open_seat(self, peer: Peer, open: bool, now: float) -> list[Letter]:
         """Whether it may be given more; what it holds goes on either way."""
         if peer in self._seats:
             self._seats[peer].open = open
+            self._berths.roomier(self._seats[peer])
         return self.place(now) if open else []
 
     def load_of(self, peer: Peer) -> int:
@@ -179,6 +198,8 @@ class Books:
         seat = self._seats.pop(peer, None)
         if seat is None:
             return []
+        seat.open = False
+        self._berths.remove(seat)
         letters: list[Letter] = []
         # Backwards, because each is put at the head of the queue: the oldest is then the first again.
         for request in reversed(list(seat.held.values())):
@@ -220,6 +241,7 @@ class Books:
                 return []
             request.arrived.add(said.position)
             seat.load -= 1
+            self._berths.roomier(seat)
             part = Part(number, said.position, said.last)
             if said.last:
                 return [*self._end(request, part, frames), *self.place(now)]
@@ -249,8 +271,7 @@ class Books:
             favourite = self._seats.get(self._affinity.get(key, b""))
             if favourite is not None and favourite.open and _has_room(favourite, request):
                 return favourite
-        free = [seat for seat in self._seats.values() if seat.open and _has_room(seat, request)]
-        chosen = min(free, key=lambda seat: seat.load / seat.capacity, default=None)
+        chosen = self._berths.roomiest(request.weight)
         if chosen is not None and request.asked.affinity:
             self._affinity[key] = chosen.peer
             self._affinity.move_to_end(key)
@@ -289,12 +310,14 @@ class Books:
             seat = self._seats[request.holder]
             del seat.held[request.ticket]
             seat.load -= request.weight
+            self._berths.roomier(seat)
             if not isinstance(last, Part | Done):
                 letters.append(Letter(seat.peer, Drop(request.ticket), to_worker=True))
         elif request in self._queue:
             del self._queue[request]
             self._queued -= request.weight
         request.over, request.frames = True, ()
+        self._bytes -= request.size
         client, number = request.client, request.asked.request
         del self._requests[client, number]
         del self._by_client[client][number]
@@ -311,6 +334,8 @@ class Books:
             "queued_requests": len(self._queue),
             "queued_rollouts": self._queued,
             "requests": len(self._requests),
+            "request_bytes": self._bytes,
+            "request_budget_bytes": self.bounds.queue_bytes,
             "clients": len(self._by_client),
             "counts": dict(self.counts),
         }

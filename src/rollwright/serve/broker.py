@@ -20,8 +20,10 @@ from rollwright.telemetry.lag import LagBook
 from rollwright.wire import WireError
 
 from .books import Books, Bounds, Letter, Peer
-from .launching import Exit, Launcher, WorkerOrder
+from .bundles import Carried, open_bundle
+from .launching import GUEST, Exit, Launcher, WorkerOrder
 from .orders import OrderError, Orders
+from .post import Post
 from .protocol import (
     VERSION,
     Arrived,
@@ -36,6 +38,7 @@ from .protocol import (
     FromWorker,
     Hello,
     Leave,
+    Leaving,
     Part,
     Probe,
     Probed,
@@ -45,12 +48,12 @@ from .protocol import (
     Told,
     Trouble,
     Welcome,
-    pack,
     unpack,
 )
-from .pulse import own_vitals
-from .slots import Life, Phase, Slots, SlotSettings, SlotsSpent
-from .wiring import Locks, bound
+from .pulse import lag_vitals, own_vitals
+from .settings import BrokerSettings
+from .slots import Life, Phase, Slots, SlotsSpent
+from .wiring import Locks, bound, told_end
 
 log = logging.getLogger("rollwright.serve")
 
@@ -59,29 +62,10 @@ CLIENT_TICK_S = 0.5
 CLIENT_SILENCE_S = 60.0
 """A client whose loop is busy says nothing; one that is silent for so long is gone."""
 HELD = "(a call that does not let go of the interpreter)"
-DRAIN_AT_ONCE = 1024
-"""Messages taken from one socket before the others have their turn."""
+TURN_S = 0.004
+"""How long one socket is read before the others, and the clock, have their turn."""
 
-
-class BrokerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a broker is told at its start."""
-
-    workers: int = 1
-    """Worker processes."""
-    capacity: int = 64
-    """Rollouts at once in each."""
-    host: str = ""
-    """Import path of what the workers serve."""
-    options: str = "{}"
-    """JSON for it."""
-    window: int = 4096
-    """Rollouts one client may have in the broker at once."""
-    queue: int = 65536
-    """Rollouts that may wait, over all clients."""
-    redispatches: int = 2
-    """How often a request runs again after its worker died."""
-    slots: SlotSettings = SlotSettings()
-    """How patient the broker is with its workers."""
+Hearing = Callable[[Sequence[zmq.Frame]], None]
 
 
 class Broker:
@@ -98,16 +82,23 @@ class Broker:
         self._launcher = launcher
         self._clock = clock
         self._name = secrets.token_hex(8)
-        self._context = context or zmq.Context()
-        self._front = bound(self._context, locks.address.front, locks)
-        self._back = bound(self._context, locks.address.back, locks)
-        self._pulse = bound(self._context, locks.address.pulse, locks, pull=True)
+        self._context = context or zmq.Context(settings.io_threads if locks.secret_key else 1)
+        told = locks.address
+        self._front = bound(self._context, told.front, locks)
+        self._back = bound(self._context, told.back, locks)
+        self._pulse = bound(self._context, told.pulse, locks, pull=True)
         self.address = msgspec.structs.replace(
-            locks.address, front=_end(self._front), back=_end(self._back), pulse=_end(self._pulse)
+            told,
+            front=told_end(self._front, locks, told.front),
+            back=told_end(self._back, locks, told.back),
+            pulse=told_end(self._pulse, locks, told.pulse),
         )
-        self.books = Books(Bounds(settings.window, settings.queue, settings.redispatches))
+        self.books = Books(
+            Bounds(settings.window, settings.queue, settings.redispatches, settings.queue_bytes, settings.reply_bytes)
+        )
         self.slots = Slots(settings.workers, settings.slots, clock())
-        self._orders = Orders(self.books, self.slots, self._relieve, self.vitals, self._send_all)
+        self._orders = Orders(settings, self.books, self.slots, self._relieve, self.vitals, self._send_all)
+        self._post = Post()
         self._lag = LagBook(clock(), TICK_S)
         self._clients: dict[Peer, float] = {}
         self._lives: dict[Peer, Life] = {}
@@ -122,21 +113,15 @@ class Broker:
     def vitals(self) -> dict[str, float]:
         """The broker's own. Its lag is how late its loop comes round."""
         lag = self._lag.snapshot(self._clock())
-        return {
-            **own_vitals(),
-            "clients": float(len(self._clients)),
-            "lag_p50_ms": lag.p50_s * 1000,
-            "lag_p99_ms": lag.p99_s * 1000,
-            "lag_max_ms": lag.max_s * 1000,
-        }
+        return {**own_vitals(), "clients": float(len(self._clients)), **lag_vitals(lag)}
 
     def run(self) -> None:
         """Until `closing` is set, which a signal handler may do."""
         poller = zmq.Poller()
-        sockets: list[tuple[zmq.Socket[bytes], Callable[[Sequence[zmq.Frame]], None]]] = [
+        sockets: list[tuple[zmq.Socket[bytes], Hearing]] = [
             (self._pulse, self._on_pulse),
-            (self._back, self._on_worker),
-            (self._front, self._on_client),
+            (self._back, self._on_workers),
+            (self._front, self._on_clients),
         ]
         for socket, _ in sockets:
             poller.register(socket, zmq.POLLIN)
@@ -145,18 +130,22 @@ class Broker:
             for socket, handle in sockets:
                 if socket in readable:
                     self._drain(socket, handle)
+                    self._deliver()
             if self._clock() >= self._next_tick:
                 self._tick()
+                self._deliver()
 
     def close(self) -> None:
         self._send_all(self.books.fail_all("the server was closed"))
+        self._deliver()
         self._launcher.close()
         for socket in (self._front, self._back, self._pulse):
             socket.close(linger=500)
         self._context.term()
 
-    def _drain(self, socket: zmq.Socket[bytes], handle: Callable[[Sequence[zmq.Frame]], None]) -> None:
-        for _ in range(DRAIN_AT_ONCE):
+    def _drain(self, socket: zmq.Socket[bytes], handle: Hearing) -> None:
+        until = self._clock() + TURN_S
+        while self._clock() < until:
             try:
                 frames = socket.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
@@ -165,21 +154,25 @@ class Broker:
 
     # Clients
 
-    def _on_client(self, frames: Sequence[zmq.Frame]) -> None:
+    def _on_clients(self, frames: Sequence[zmq.Frame]) -> None:
         peer = frames[0].bytes
         try:
-            said = unpack(_envelope(frames, 1), FromClient)
-            self._client_said(peer, said, frames[2:])
+            messages = open_bundle(frames[1:], FromClient)
         except WireError as error:
             self._send(self._front, peer, Refused(str(error)))
+            return
+        for said, carried in messages:
+            self._client_said(peer, said, carried)
 
-    def _client_said(self, peer: Peer, said: Any, frames: Sequence[zmq.Frame]) -> None:
+    def _client_said(self, peer: Peer, said: Any, frames: Sequence[Carried]) -> None:
         if isinstance(said, Hello):
             self._welcome(peer, said)
         elif peer not in self._clients:
             self._send(self._front, peer, Refused("say hello first"))
         elif isinstance(said, Submit):
             self._submit(peer, said, frames)
+        elif isinstance(said, Tick):
+            self._send_all(self.books.has_read(peer, said.read_bytes, self._clock()))
         elif isinstance(said, Cancel):
             self._send_all(self.books.cancel(peer, said.request))
         elif isinstance(said, Ask):
@@ -198,7 +191,7 @@ class Broker:
             self._clients[peer] = self._clock()
             self._send(self._front, peer, self._state())
 
-    def _submit(self, peer: Peer, said: Submit, frames: Sequence[zmq.Frame]) -> None:
+    def _submit(self, peer: Peer, said: Submit, frames: Sequence[Carried]) -> None:
         if said.broker != self._name:
             words = "it was sent to an earlier life of this broker"
             self._send(self._front, peer, Failed(said.request, Trouble.REFUSED, words))
@@ -222,41 +215,56 @@ class Broker:
 
     # Workers
 
-    def _on_worker(self, frames: Sequence[zmq.Frame]) -> None:
+    def _on_workers(self, frames: Sequence[zmq.Frame]) -> None:
         peer = frames[0].bytes
         try:
-            said = unpack(_envelope(frames, 1), FromWorker)
+            messages = open_bundle(frames[1:], FromWorker)
         except WireError as error:
             log.warning("a worker said what is no message of ours: %s", error)
             return
+        for said, carried in messages:
+            self._worker_said(peer, said, carried)
+
+    def _worker_said(self, peer: Peer, said: Any, frames: Sequence[Carried]) -> None:
         if isinstance(said, Arrived):
             self._arrived(peer, said)
         elif isinstance(said, Probed):
             self._probed(peer, said)
+        elif isinstance(said, Leaving) and peer in self._lives:
+            self._lives[peer].phase = Phase.LEAVING
+            self._relieve(self._lives[peer])
         elif isinstance(said, Part | Done | Failed):
-            self._send_all(self.books.result(peer, said, frames[2:], self._clock()))
+            self._send_all(self.books.result(peer, said, frames, self._clock()))
 
     def _arrived(self, peer: Peer, said: Arrived) -> None:
-        life = self.slots.life(said.slot, said.life)
-        if not self._knows(said.token) or said.version != VERSION or life is None or life.peer:
+        life = self._newcomer(said)
+        if life is None or life.peer:
             log.warning("a worker that nobody asked for was turned away (slot %d, life %d)", said.slot, said.life)
+            self._send(self._back, peer, Refused("its token or version is not this server's, or nobody asked for it"))
             return
         self.slots.arrived(life, peer, self._clock())
         self._lives[peer] = life
         self._probes[peer] = nonce = secrets.randbits(48)
         self._send(self._back, peer, Probe(nonce))
 
+    def _newcomer(self, said: Arrived) -> Life | None:
+        if not self._knows(said.token) or said.version != VERSION:
+            return None
+        if said.slot == GUEST:
+            return self.slots.joined(said.life, said.capacity, self._clock())
+        return self.slots.life(said.slot, said.life)
+
     def _probed(self, peer: Peer, said: Probed) -> None:
         life = self._lives.get(peer)
-        if life is None or self._probes.pop(peer, None) != said.nonce:
+        if life is None or self._probes.pop(peer, None) != said.nonce or life.phase is not Phase.PROBING:
             return
         self.slots.proven(life, self._clock())
-        self._send_all(self.books.seat(peer, self._settings.capacity, self._clock()))
+        self._send_all(self.books.seat(peer, life.capacity or self._settings.capacity, self._clock()))
         self._tell_state()
 
     def _on_pulse(self, frames: Sequence[zmq.Frame]) -> None:
         try:
-            beat: Beat = unpack(_envelope(frames, 0), Beat)
+            beat: Beat = unpack(frames[0].buffer, Beat)
             vitals = msgspec.json.decode(frames[1].buffer, type=dict[str, float]) if len(frames) > 1 else {}
         except (WireError, msgspec.DecodeError) as error:
             log.warning("a pulse was no message of ours: %s", error)
@@ -299,6 +307,8 @@ class Broker:
         if now >= self._next_client_tick:
             self._next_client_tick = now + CLIENT_TICK_S
             self._tick_clients(now)
+            for peer in list(self._lives):
+                self._send(self._back, peer, Tick())
 
     def _watch(self, now: float) -> None:
         for exit in self._launcher.exits():
@@ -313,7 +323,7 @@ class Broker:
             self._relieve(life)
         if self.books.failing:
             return
-        for life in self.slots.due(now):
+        for life in self.slots.due(now, self._launcher.room(self.slots.count)):
             self._launch(life)
 
     def _excuse(self, now: float) -> None:
@@ -366,24 +376,19 @@ class Broker:
             self._send(self._back if letter.to_worker else self._front, letter.to, letter.envelope, letter.frames)
 
     def _send(self, socket: zmq.Socket[bytes], peer: Peer, envelope: Envelope, frames: Sequence[Any] = ()) -> None:
-        try:
-            socket.send_multipart([peer, pack(envelope), *frames], zmq.NOBLOCK, copy=False)
-        except zmq.ZMQError as error:
-            if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
-                raise
-            # A client that is gone has nobody to tell; a worker that is gone is noticed by its pulse or its exit.
-            if socket is self._front:
-                self._clients.pop(peer, None)
-                self._send_all(self.books.client_gone(peer))
+        self._post.put(socket, peer, envelope, frames)
 
+    def _deliver(self) -> None:
+        while unreachable := self._post.flush():
+            for socket, peer in unreachable:
+                if socket is self._front:
+                    self._client_gone(peer)
+                elif peer in self._lives:
+                    self._cut_off(self._lives[peer])
 
-def _envelope(frames: Sequence[zmq.Frame], index: int) -> memoryview:
-    if len(frames) <= index:
-        raise WireError("a message needs an envelope")
-    return frames[index].buffer
-
-
-def _end(socket: zmq.Socket[bytes]) -> str:
-    last = socket.getsockopt(zmq.LAST_ENDPOINT)
-    assert isinstance(last, bytes)
-    return last.rstrip(b"\0").decode()
+    def _cut_off(self, life: Life) -> None:
+        """Its line broke, and what was on it is lost: a worker that lives on must begin anew."""
+        if life.slot == GUEST:
+            self._bury(life, "its line broke", self._clock())
+        else:
+            self._launcher.kill(life.slot, life.number)

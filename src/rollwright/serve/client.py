@@ -14,7 +14,6 @@ from types import TracebackType
 from typing import Any, Self
 
 import msgspec
-import zmq
 
 from rollwright.tasks import Task, hooks_of
 from rollwright.wire import Trace, WireError
@@ -99,6 +98,11 @@ class EnvClient:
             raise
         self._open_window()
         return self
+
+    @property
+    def refused(self) -> bool:
+        """Whether the server has turned us away."""
+        return bool(self._link.refused)
 
     async def connect(self) -> None:
         """Open the line without waiting for a worker: enough to give orders."""
@@ -214,7 +218,7 @@ class EnvClient:
 
     # What the link tells
 
-    def _heard(self, said: Any, frames: Sequence[zmq.Frame]) -> None:
+    def _heard(self, said: Any, frames: Sequence[Buffer]) -> None:
         if isinstance(said, Told):
             self._told(said, frames)
             return
@@ -222,7 +226,7 @@ class EnvClient:
         if pending is None:
             return
         try:
-            self._apply(pending, said, [frame.buffer for frame in frames])
+            self._apply(pending, said, frames)
         except WireError as error:
             self._forget(pending)
             pending.fail(Unserved(f"{pending.asked.label} came back damaged: {error}"))
@@ -243,14 +247,14 @@ class EnvClient:
             self._forget(pending)
             pending.fail(failure_of(said))
 
-    def _told(self, said: Told, frames: Sequence[zmq.Frame]) -> None:
+    def _told(self, said: Told, frames: Sequence[Buffer]) -> None:
         answer = self._questions.get(said.question)
         if answer is None or answer.done():
             return
         if said.error:
             answer.set_exception(Unserved(said.error, Trouble.REFUSED))
         else:
-            answer.set_result(msgspec.json.decode(frames[0].buffer))
+            answer.set_result(msgspec.json.decode(frames[0]))
 
     def _resubmit(self) -> None:
         """The broker was born again and knows of nothing."""

@@ -10,15 +10,17 @@ from typing import Any
 import msgspec
 
 from rollwright.engines import Engine, EngineConfig, open_engine
+from rollwright.engines.journey import Obituary
+from rollwright.engines.relay import RelayEngine
 from rollwright.harnesses import Limits, make_harness
 from rollwright.harnesses.registry import harness_config
-from rollwright.rollouts import Environment, Serving
+from rollwright.rollouts import Environment, GroupSettings, Serving
 from rollwright.runtimes import PoolConfig, runtime_config
 from rollwright.tasks import Task, load_tasks, make_taskset
 from rollwright.telemetry import MemoryTrimmer
 from rollwright.wire import Sampling, Trace, UsageError, WireError
 
-from .hosting import Each, Host
+from .hosting import Each, Host, HostLost
 from .protocol import Ending, Job, amendments
 
 HOST = f"{__name__}:environment_host"
@@ -42,6 +44,7 @@ class EnvironmentSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Its kind."""
     runtime_settings: dict[str, Any] = {}
     pool: PoolConfig = PoolConfig()
+    group: GroupSettings = GroupSettings()
     return_tokens: bool = False
 
     def encode(self) -> str:
@@ -63,6 +66,7 @@ async def environment_host(options: str) -> AsyncIterator[Host]:
         runtime=runtime_config(spec.runtime, spec.runtime_settings),
         limits=spec.limits,
         pool=spec.pool,
+        group=spec.group,
     )
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(MemoryTrimmer())
@@ -70,14 +74,18 @@ async def environment_host(options: str) -> AsyncIterator[Host]:
         serving = await stack.enter_async_context(
             environment.serving(engine, spec.model, sampling=spec.sampling, return_tokens=spec.return_tokens)
         )
-        yield EnvironmentHost(tasks, engine, serving, prove=spec.engine.kind != "scripted")
+        obituary = engine.obituary if isinstance(engine, RelayEngine) else lambda: None
+        yield EnvironmentHost(tasks, engine, serving, obituary, prove=spec.engine.kind != "scripted")
 
 
 class EnvironmentHost:
-    def __init__(self, tasks: dict[str, Task], engine: Engine, serving: Serving, *, prove: bool) -> None:
+    def __init__(
+        self, tasks: dict[str, Task], engine: Engine, serving: Serving, obituary: Obituary, *, prove: bool
+    ) -> None:
         self._tasks = tasks
         self._engine = engine
         self._serving = serving
+        self._obituary = obituary
         self._prove = prove
         self._in_flight = 0
         self._failed: dict[str, int] = {}
@@ -95,6 +103,8 @@ class EnvironmentHost:
         before: dict[int, Trace] = {}
 
         def on_trace(trace: Trace) -> None:
+            if trace.failure is not None and (words := self._obituary()):
+                raise HostLost(words)
             before[by_attempt[trace.attempt]] = trace
             self._note(trace)
             each(by_attempt[trace.attempt], trace)
@@ -103,6 +113,9 @@ class EnvironmentHost:
         try:
             attempts = [job.attempts[position] for position in positions]
             after = await self._serving.run_attempts(task, attempts, job.earlier, on_trace)
+        except ExceptionGroup as several:
+            # Rollouts of a group fail together when one of them finds that the host is lost.
+            raise next((error for error in several.exceptions if isinstance(error, HostLost)), several) from None
         finally:
             self._in_flight -= len(positions)
         return amendments(positions, [before[position] for position in positions], after)
@@ -116,4 +129,20 @@ class EnvironmentHost:
         pool = self._serving.pool
         stats = msgspec.structs.asdict(pool.stats()) if pool is not None else {}
         numbers = {f"pool_{name}": float(value) for name, value in stats.items() if isinstance(value, int | float)}
-        return {"rollouts": float(self._in_flight), **dict(self._failed), **numbers}
+        return {
+            "rollouts": float(self._in_flight),
+            # Rollouts that wait for a box; a worker takes no more than it runs, so nothing else waits in it.
+            "queued": numbers.get("pool_waiting", 0.0),
+            **dict(self._failed),
+            **numbers,
+            **self._bytes(),
+        }
+
+    def _bytes(self) -> dict[str, float]:
+        """What is held in memory on behalf of rollouts, and how much may be."""
+        images, interceptor = self._engine.images, self._serving.interceptor
+        held = {"image_bytes": float(images.memory_bytes), "image_budget_bytes": float(images.budget_bytes)}
+        if interceptor is not None:
+            held["body_bytes"] = float(interceptor.held_bytes)
+            held["body_budget_bytes"] = float(interceptor.config.max_bytes_in_flight)
+        return held

@@ -7,11 +7,15 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
-from rollwright.wire import Trace, UsageError
+from rollwright.wire import RollwrightError, Trace, UsageError
 
 from .protocol import Ending, Job
 
 Each = Callable[[int, Trace], None]
+
+
+class HostLost(RollwrightError):
+    """Nothing will ever run here again: the worker ends, and what it held runs elsewhere."""
 
 
 class Host(Protocol):
@@ -21,7 +25,8 @@ class Host(Protocol):
 
     async def run(self, job: Job, positions: Sequence[int], each: Each) -> Ending:
         """Run the attempts at these positions of the job; `each` is called with a position and its trace as soon as it
-        is over. A rollout that fails is a trace. Cancelling this cancels all of it."""
+        is over. A rollout that fails is a trace. Cancelling this cancels all of it. HostLost if it failed because
+        nothing can run here any more, such as after the death of an engine that is the worker's own."""
         ...
 
     def vitals(self) -> dict[str, float]:

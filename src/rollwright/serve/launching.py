@@ -7,6 +7,9 @@ from typing import Protocol
 
 import msgspec
 
+GUEST = -1
+"""The slot of a worker that nobody here started: it came by itself, and nobody here starts it again."""
+
 
 class WorkerOrder(msgspec.Struct, frozen=True):
     """All that a worker needs to know. Small: it travels in an environment variable or an actor's constructor."""
@@ -21,6 +24,8 @@ class WorkerOrder(msgspec.Struct, frozen=True):
     """JSON for that function."""
     capacity: int = 64
     """Rollouts at once."""
+    stall_limit_s: float = 0.0
+    """A worker whose loop stands still for so long ends itself; 0 leaves that to whoever started it."""
 
 
 class Exit(msgspec.Struct, frozen=True):
@@ -31,6 +36,11 @@ class Exit(msgspec.Struct, frozen=True):
 
 
 class Launcher(Protocol):
+    def room(self, wanted: int) -> int:
+        """How many more workers can be started now, where `wanted` are wanted in all. None is started beyond it; a
+        launcher that can make room begins to. SlotsSpent where there will never be room again."""
+        ...
+
     def start(self, order: WorkerOrder) -> None: ...
     def kill(self, slot: int, life: int) -> None:
         """End it now, with its children. No error if it is gone."""

@@ -10,9 +10,10 @@ from typing import Any
 import zmq
 
 from rollwright.wire import WireError
+from rollwright.wire.codec import Buffer
 
 from .carrier import Carrier
-from .protocol import VERSION, Bye, Envelope, Hello, Refused, ServerLost, Tick, ToClient, Welcome, unpack
+from .protocol import VERSION, Bye, Envelope, Hello, Refused, ServerLost, Tick, ToClient, Welcome
 from .wiring import Address, connected
 
 TICK_S = 0.5
@@ -27,7 +28,7 @@ class Link:
     def __init__(
         self,
         address: Address,
-        heard: Callable[[Any, Sequence[zmq.Frame]], None],
+        heard: Callable[[Any, Sequence[Buffer]], None],
         reborn: Callable[[], None],
         lost: Callable[[str], None],
         patience_s: float,
@@ -38,12 +39,14 @@ class Link:
         self._context: Any = zmq.Context()
         self.welcome: Welcome | None = None
         self._changed = asyncio.Event()
-        self._refused = ""
+        self.refused = ""
+        """Why we were turned away; empty while we are not."""
         self._spoke = time.monotonic()
         self._ticking: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        self._carrier = Carrier(connected(self._context, self._address.front, self._address), self._on_message)
+        socket = connected(self._context, self._address.front, self._address)
+        self._carrier = Carrier(socket, ToClient, self._on_message, self._puzzled)
         self._spoke = time.monotonic()
         self._hello()
         self._ticking = asyncio.create_task(self._tick(), name="link to the broker")
@@ -69,8 +72,8 @@ class Link:
         try:
             async with asyncio.timeout(timeout_s):
                 while not self.ready:
-                    if self._refused:
-                        raise ServerLost(f"the server turned us away: {self._refused}")
+                    if self.refused:
+                        raise ServerLost(f"the server turned us away: {self.refused}")
                     if self.welcome is not None and self.welcome.failing:
                         raise ServerLost(self.welcome.failing)
                     self._changed.clear()
@@ -82,24 +85,22 @@ class Link:
     def _hello(self) -> None:
         self._carrier.send(Hello(VERSION, self._address.token))
 
-    def _on_message(self, frames: Sequence[zmq.Frame]) -> None:
-        try:
-            said = unpack(frames[0].buffer, ToClient)
-        except WireError as error:
-            self._lost(f"the broker does not speak our language: {error}")
-            return
+    def _puzzled(self, error: WireError) -> None:
+        self._lost(f"the broker does not speak our language: {error}")
+
+    def _on_message(self, said: Any, frames: Sequence[Buffer]) -> None:
         self._spoke = time.monotonic()
         if isinstance(said, Welcome):
             self._welcomed(said)
         elif isinstance(said, Refused):
-            self._refused = said.reason
+            self.refused = said.reason
             self._changed.set()
         elif not isinstance(said, Tick):
-            self._heard(said, frames[1:])
+            self._heard(said, frames)
 
     def _welcomed(self, said: Welcome) -> None:
         before, self.welcome = self.welcome, said
-        self._refused = ""
+        self.refused = ""
         self._changed.set()
         if before is not None and before.broker != said.broker:
             self._reborn()
@@ -111,7 +112,7 @@ class Link:
             if silent_s > SILENCE_S + self._patience_s:
                 self._lost(f"the broker has been silent for {silent_s:.1f} s")
             # A broker that was born again in less time than we call silence does not know us.
-            if silent_s > SILENCE_S or self.welcome is None or self._refused:
+            if silent_s > SILENCE_S or self.welcome is None or self.refused:
                 self._hello()
             else:
                 self._carrier.send(Tick())

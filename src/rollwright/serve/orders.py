@@ -11,6 +11,7 @@ from rollwright.wire import RollwrightError
 from rollwright.wire.hints import hint
 
 from .books import Books, Letter
+from .settings import BrokerSettings
 from .slots import Life, Slots
 
 MAX_WORKERS = 4096
@@ -23,12 +24,14 @@ class OrderError(RollwrightError):
 class Orders:
     def __init__(
         self,
+        settings: BrokerSettings,
         books: Books,
         slots: Slots,
         relieve: Callable[[Life], None],
         vitals: Callable[[], dict[str, float]],
         send_all: Callable[[list[Letter]], None],
     ) -> None:
+        self._settings = settings
         self._books = books
         self._slots = slots
         self._relieve = relieve
@@ -42,6 +45,8 @@ class Orders:
             "drain": self._drain,
             "cancel": self._cancel,
         }
+        if verb == "served":
+            return self._served()
         if verb not in verbs:
             raise OrderError(f"the server has no order {verb!r}; {hint(verb, verbs)}")
         verbs[verb](value, now)
@@ -56,8 +61,19 @@ class Orders:
             "happenings": msgspec.to_builtins(list(self._slots.happenings)),
         }
 
+    def _served(self) -> dict[str, Any]:
+        """What a worker that joins has to know."""
+        settings = self._settings
+        return {
+            "host": settings.host,
+            "options": settings.options,
+            "capacity": settings.capacity,
+            "stall_limit_s": settings.slots.stall_limit_s,
+        }
+
     def _worker(self, life: Life, now: float) -> dict[str, Any]:
         return {
+            "name": life.name,
             "slot": life.slot,
             "life": life.number,
             "phase": life.phase.value,

@@ -6,8 +6,8 @@ words; anything else is a WireError, and the peer that sent it is told so and lo
 
     client -> broker   Hello, Submit [job], Cancel, Ask, Tick, Bye
     broker -> client   Welcome, Part [trace], Done [ending], Voided, Failed, Told [answer], Refused, Tick
-    broker -> worker   Probe, Run [job], Drop, Leave
-    worker -> broker   Arrived, Probed, Part [trace], Done [ending], Failed
+    broker -> worker   Probe, Run [job], Drop, Leave, Refused, Tick
+    worker -> broker   Arrived, Probed, Leaving, Part [trace], Done [ending], Failed
     worker -> pulse    Beat [vitals]
 """
 
@@ -171,6 +171,10 @@ class Leave(Envelope, frozen=True):
     """Finish what you have and go."""
 
 
+class Leaving(Envelope, frozen=True):
+    """A worker that was told from elsewhere to go: it finishes what it has, and wants no more."""
+
+
 class Beat(Envelope, frozen=True):
     """Said by a thread of the worker that does nothing else."""
 
@@ -185,8 +189,8 @@ class Beat(Envelope, frozen=True):
 
 FromClient = Hello | Submit | Cancel | Ask | Tick | Bye
 ToClient = Welcome | Part | Done | Voided | Failed | Told | Refused | Tick
-ToWorker = Probe | Run | Drop | Leave
-FromWorker = Arrived | Probed | Part | Done | Failed
+ToWorker = Probe | Run | Drop | Leave | Refused | Tick
+FromWorker = Arrived | Probed | Leaving | Part | Done | Failed
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODERS: dict[Any, Any] = {
@@ -218,13 +222,15 @@ class Job(msgspec.Struct, frozen=True, gc=False):
 
 
 class Amendment(msgspec.Struct, frozen=True, gc=False):
-    """What scoring together changed in one trace. The trace itself is not sent twice."""
+    """What scoring together changed in one trace, which itself is not sent twice unless it grew."""
 
     position: int
     scores: dict[str, Score]
     reward: float
     stop: Stop
     failure: Failure | None = None
+    trace: Trace | None = None
+    """The whole of it, where scoring together went on with its conversation."""
 
 
 class Ending(msgspec.Struct, frozen=True, gc=False):
@@ -256,7 +262,7 @@ def amend(traces: Sequence[Trace], ending: Ending) -> list[Trace]:
         if not 0 <= change.position < len(amended):
             raise WireError(f"an amendment names rollout {change.position} of {len(amended)}")
         amended[change.position] = msgspec.structs.replace(
-            amended[change.position],
+            change.trace or amended[change.position],
             scores=change.scores,
             reward=change.reward,
             stop=change.stop,
@@ -270,7 +276,9 @@ def amendments(positions: Sequence[int], before: Sequence[Trace], after: Sequenc
     stage may change is looked at."""
     return Ending(
         tuple(
-            Amendment(position, new.scores, new.reward, new.stop, new.failure)
+            Amendment(
+                position, new.scores, new.reward, new.stop, new.failure, new if new.nodes is not old.nodes else None
+            )
             for position, old, new in zip(positions, before, after, strict=True)
             if old is not new
         )

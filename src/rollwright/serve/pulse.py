@@ -7,6 +7,7 @@ things apart: alive and well, alive but stalled, and dead.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import sys
 import threading
@@ -18,13 +19,19 @@ from pathlib import Path
 import msgspec
 import zmq
 
+from rollwright.telemetry.lag import LagSnapshot
+
 from .protocol import Beat, pack
 from .wiring import Address, connected
+
+log = logging.getLogger("rollwright.serve.worker")
 
 BEAT_S = 0.2
 LATE_S = 0.3
 """From here on a beat tells where the loop stands."""
 MAX_STACK_CHARS = 8000
+LEAST_LAG_S, MOST_LAG_S = 2.0**-10, 2.0**5
+"""The range of the histogram that is told."""
 
 
 class Pulse:
@@ -37,7 +44,10 @@ class Pulse:
         slot: int,
         life: int,
         vitals: Callable[[], dict[str, float]],
+        limit_s: float = 0.0,
     ) -> None:
+        """A loop that stands still for `limit_s` ends the process, where nobody else could; 0 is never."""
+        self._limit_s = limit_s
         self._socket = connected(context, address.pulse, address, push=True)
         self._token, self._slot, self._life = address.token, slot, life
         self._vitals = vitals
@@ -66,10 +76,20 @@ class Pulse:
             while not self._stop.wait(BEAT_S):
                 age_s = time.monotonic() - self._turned
                 stack = self._where() if age_s > LATE_S else ""
+                if 0.0 < self._limit_s < age_s:
+                    os.write(2, f"the loop stood still for {age_s:.0f} s at:\n{stack}\n".encode())
+                    os._exit(1)
                 beat = Beat(self._token, self._slot, self._life, age_s, stack)
-                self._socket.send_multipart([pack(beat), msgspec.json.encode(self._vitals())], zmq.NOBLOCK)
+                self._socket.send_multipart([pack(beat), msgspec.json.encode(self._told())], zmq.NOBLOCK)
         finally:
             self._socket.close(linger=0)
+
+    def _told(self) -> dict[str, float]:
+        try:
+            return self._vitals()
+        except Exception as error:  # The border to the host: its numbers are not worth the worker's life.
+            log.warning("the vitals could not be told: %s: %s", type(error).__name__, error)
+            return own_vitals()
 
     def _where(self) -> str:
         frame = sys._current_frames().get(self._ident)
@@ -81,6 +101,13 @@ class Pulse:
             for place, line in traceback.walk_stack(frame)
         ]
         return "\n".join(reversed(places))[-MAX_STACK_CHARS:]
+
+
+def lag_vitals(lag: LagSnapshot) -> dict[str, float]:
+    """How late a loop was since its start: quantiles, and how many ticks were no later than each power of two."""
+    told = {"lag_p50_ms": lag.p50_s * 1000, "lag_p99_ms": lag.p99_s * 1000, "lag_max_ms": lag.max_s * 1000}
+    shown = [(bound, count) for bound, count in lag.octaves if LEAST_LAG_S <= bound <= MOST_LAG_S]
+    return told | {"lag_ticks": float(lag.ticks)} | {f"lag_le_{bound * 1000:.4g}_ms": float(n) for bound, n in shown}
 
 
 def own_vitals() -> dict[str, float]:

@@ -23,26 +23,17 @@ import msgspec
 from rollwright.engines.child import Child
 from rollwright.wire import UsageError
 
-from .broker import BrokerSettings
 from .client import EnvClient
 from .protocol import ServerLost, Unserved
-from .wiring import Address, Locks, local_locks, tcp_locks
+from .settings import ORDER, BrokerOrder, BrokerSettings
+from .wiring import Address, Keys, local_locks, tcp_locks
 
 log = logging.getLogger("rollwright.serve")
 
-ORDER = "ROLLWRIGHT_BROKER_ORDER"
 START_TIMEOUT_S = 120.0
 MAX_RESTARTS = 5
 LOG_LINES = 200
 MAX_PAUSE_S = 1.0
-
-
-class BrokerOrder(msgspec.Struct, frozen=True):
-    """What a broker process is told. It holds the secret key, so it goes by the environment."""
-
-    settings: BrokerSettings
-    locks: Locks
-    launcher: str = "local"
 
 
 class Server:
@@ -162,17 +153,25 @@ class Server:
 
 @asynccontextmanager
 async def serving(
-    settings: BrokerSettings, *, address: str = "", launcher: str = "local", max_restarts: int = MAX_RESTARTS
+    settings: BrokerSettings,
+    *,
+    address: str = "",
+    advertise: str = "",
+    keys: Keys | None = None,
+    launcher: str = "local",
+    launcher_options: str = "{}",
+    max_restarts: int = MAX_RESTARTS,
 ) -> AsyncIterator[Server]:
-    """A running server until the block ends. `address` is `tcp://HOST:PORT`, or empty for this machine alone. A broker
-    that died more than `max_restarts` times is not started again."""
+    """A running server until the block ends. `address` is `tcp://HOST:PORT`, or empty for this machine alone; peers
+    are told `advertise` instead of HOST where that is given. A broker that died more than `max_restarts` times is not
+    started again."""
     directory: Path | None = None
     if address:
-        locks = tcp_locks(*_host_and_port(address))
+        locks = tcp_locks(*host_and_port(address), advertise=advertise, keys=keys)
     else:
         directory = Path(tempfile.mkdtemp(prefix="rollwright-"))
         locks = local_locks(directory)
-    server = Server(BrokerOrder(settings, locks, launcher), max_restarts)
+    server = Server(BrokerOrder(settings, locks, launcher, launcher_options), max_restarts)
     try:
         await server.open()
         yield server
@@ -182,7 +181,7 @@ async def serving(
             await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
 
 
-def _host_and_port(address: str) -> tuple[str, int]:
+def host_and_port(address: str) -> tuple[str, int]:
     host, _, port = address.removeprefix("tcp://").rpartition(":")
     if not address.startswith("tcp://") or not host or not port.isdecimal() or int(port) > 65533:
         raise UsageError(f"an address is tcp://HOST:PORT, with the next two ports free as well; got {address!r}")

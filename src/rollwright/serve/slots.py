@@ -9,12 +9,16 @@ gets no more work, its successor is started, and it goes when it has finished.
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 import msgspec
 
+from .launching import GUEST
+
+MAX_GUESTS = 4096
 HAPPENINGS = 256
 
 
@@ -65,10 +69,12 @@ class Life:
     loop_age_s: float = 0.0
     stack: str = ""
     vitals: dict[str, float] = field(default_factory=dict)
+    capacity: int = 0
+    """Rollouts at once, where it brings its own number."""
 
     @property
     def name(self) -> str:
-        return f"worker {self.slot}.{self.number}"
+        return f"worker {self.slot}.{self.number}" if self.slot != GUEST else f"joined worker {self.number:x}"
 
 
 @dataclass(slots=True, eq=False)
@@ -119,6 +125,10 @@ class Slots:
         return list(self._lives.values())
 
     @property
+    def count(self) -> int:
+        return len(self._slots)
+
+    @property
     def ready(self) -> bool:
         return any(life.phase is Phase.READY for life in self._lives.values())
 
@@ -149,18 +159,27 @@ class Slots:
             life.phase = Phase.LEAVING
         return leaving
 
-    def due(self, now: float) -> list[Life]:
-        """Lives to start now."""
+    def due(self, now: float, room: int = sys.maxsize) -> list[Life]:
+        """Lives to start now, no more than there is room for."""
         occupied = {life.slot for life in self._lives.values() if life.phase is not Phase.LEAVING}
         started: list[Life] = []
         for slot in self._slots.values():
-            if slot.number in occupied or slot.due > now:
+            if slot.number in occupied or slot.due > now or len(started) >= room:
                 continue
             slot.lives += 1
             life = Life(slot.number, slot.lives, Phase.STARTING, now, last_beat=now)
             self._lives[slot.number, life.number] = life
             started.append(life)
         return started
+
+    def joined(self, number: int, capacity: int, now: float) -> Life | None:
+        """A worker that we did not start wants to work here under a number that it drew. None where it may not."""
+        guests = sum(life.slot == GUEST for life in self._lives.values())
+        if (GUEST, number) in self._lives or guests >= MAX_GUESTS or capacity < 1:
+            return None
+        life = Life(GUEST, number, Phase.STARTING, now, last_beat=now, capacity=capacity)
+        self._lives[GUEST, number] = life
+        return life
 
     def arrived(self, life: Life, peer: bytes, now: float) -> None:
         life.peer, life.phase, life.last_beat = peer, Phase.PROBING, now

@@ -46,11 +46,35 @@ class Address(msgspec.Struct, frozen=True):
             ) from error
 
 
+class Keys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a server and its peers must agree on before they meet, where they cannot hand it to each other."""
+
+    token: str
+    server_key: str
+    """Public."""
+    secret_key: str = ""
+    """The server's alone. Peers do without it."""
+
+
+def fresh_keys() -> Keys:
+    public, secret = zmq.curve_keypair()
+    return Keys(secrets.token_urlsafe(24), public.decode(), secret.decode())
+
+
+def address_at(host: str, port: int, keys: Keys) -> Address:
+    """Three ports from `port` on, or any three where it is 0."""
+    front, back, pulse = (f"tcp://{host}:{port + offset if port else '*'}" for offset in range(3))
+    return Address(front, back, pulse, keys.token, keys.server_key)
+
+
 class Locks(msgspec.Struct, frozen=True):
     """The broker's half of the secrets."""
 
     address: Address
+    """What peers are told."""
     secret_key: str = ""
+    bind: str = ""
+    """The host to listen on, where peers are told another name for it."""
 
 
 def local_locks(directory: Path) -> Locks:
@@ -64,11 +88,14 @@ def local_locks(directory: Path) -> Locks:
     return Locks(Address(front, back, pulse, secrets.token_urlsafe(24)))
 
 
-def tcp_locks(host: str, port: int) -> Locks:
-    """Three ports from `port` on, or any three where it is 0; encrypted, with a fresh key and token."""
-    public, secret = zmq.curve_keypair()
-    front, back, pulse = (f"tcp://{host}:{port + offset if port else '*'}" for offset in range(3))
-    return Locks(Address(front, back, pulse, secrets.token_urlsafe(24), public.decode()), secret.decode())
+def tcp_locks(host: str, port: int, *, advertise: str = "", keys: Keys | None = None) -> Locks:
+    """Sockets at `host`, told to peers as `advertise`; encrypted, with fresh keys if none are given."""
+    if host in ("*", "0.0.0.0", "[::]") and not advertise:
+        raise UsageError(f"{host} is every interface and no address; name the host that others reach with --advertise")
+    keys = keys or fresh_keys()
+    if not keys.secret_key:
+        raise UsageError("these keys are those of a peer; a server needs the file that holds its secret key too")
+    return Locks(address_at(advertise or host, port, keys), keys.secret_key, host if advertise else "")
 
 
 def bound(context: zmq.Context[zmq.Socket[bytes]], end: str, locks: Locks, *, pull: bool = False) -> zmq.Socket[bytes]:
@@ -82,10 +109,18 @@ def bound(context: zmq.Context[zmq.Socket[bytes]], end: str, locks: Locks, *, pu
         socket.curve_secretkey = locks.secret_key.encode()
         socket.curve_publickey = locks.address.server_key.encode()
         socket.curve_server = True
-    socket.bind(end)
+    socket.bind(f"tcp://{locks.bind}:{end.rpartition(':')[2]}" if locks.bind else end)
     if end.startswith("ipc://"):
         os.chmod(end.removeprefix("ipc://"), 0o600)
     return socket
+
+
+def told_end(socket: zmq.Socket[bytes], locks: Locks, end: str) -> str:
+    """Where peers find a bound socket, with the port that it got."""
+    last = socket.getsockopt(zmq.LAST_ENDPOINT)
+    assert isinstance(last, bytes)
+    bound_end = last.rstrip(b"\0").decode()
+    return f"{end.rpartition(':')[0]}:{bound_end.rpartition(':')[2]}" if locks.bind else bound_end
 
 
 def connected(

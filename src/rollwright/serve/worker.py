@@ -1,18 +1,20 @@
-"""A worker: one process, one loop, many rollouts. `python -m rollwright.serve.worker PARENT` with its order in the
-environment.
+"""A worker: one process, one loop, many rollouts. `python -m rollwright.serve.worker PARENT`, with its order as a line
+of JSON on stdin.
 
 It announces itself when its host is open, answers a probe by doing a little real work, and then runs what it is given
-until it is told to leave. A job that breaks is answered with what broke; it ends neither the worker nor its neighbours.
+until it is told to leave; one that nobody started here (`joining.py`) also ends when the broker falls silent. A job
+that breaks is answered with what broke; it ends neither the worker nor its neighbours.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 import zmq
@@ -20,13 +22,12 @@ import zmq
 from rollwright.engines.child import belong_to
 from rollwright.telemetry import LoopLagMonitor
 from rollwright.telemetry.loop import run, started
-from rollwright.wire import RollwrightError, Trace, WireError
-from rollwright.wire.codec import decode, encode
+from rollwright.wire import RollwrightError, Trace, UsageError, WireError
+from rollwright.wire.codec import Buffer, decode, encode
 
 from .carrier import Carrier
-from .hosting import Host, find_host
-from .launching import WorkerOrder
-from .local import ORDER
+from .hosting import Host, HostLost, find_host
+from .launching import GUEST, WorkerOrder
 from .protocol import (
     VERSION,
     Arrived,
@@ -36,20 +37,24 @@ from .protocol import (
     Failed,
     Job,
     Leave,
+    Leaving,
     Part,
     Probe,
     Probed,
+    Refused,
     Run,
     ToWorker,
     Trouble,
-    unpack,
 )
-from .pulse import Pulse, own_vitals
+from .pulse import Pulse, lag_vitals, own_vitals
 from .wiring import Address, connected
 
 log = logging.getLogger("rollwright.serve.worker")
 
 MAX_ERROR_CHARS = 4000
+TICK_S = 0.5
+QUIET_TICKS = 6
+"""The broker speaks as often as we tick; so many ticks without a word mean that it is gone or has given us up."""
 
 
 class Worker:
@@ -63,19 +68,32 @@ class Worker:
         self._left = asyncio.Event()
         self._leaving = False
         self._probes: set[asyncio.Task[None]] = set()
+        self._quiet_ticks = 0
+        self.proven = False
+        """Whether it was asked to prove itself: the broker had let it in."""
+        self.refused = ""
+        """Why it was turned away."""
 
-    async def serve(self) -> None:
-        """Until told to leave, and everything is finished."""
+    def leave(self) -> None:
+        """Finish what is here and go. The broker is told first: what it sent before it knew is run as well."""
+        self._carrier.send(Leaving())
+
+    async def serve(self) -> bool:
+        """Until told to leave, and everything is finished; False if the broker fell silent instead."""
         order = self._order
         async with LoopLagMonitor(stall_over_s=None) as self._lag:
-            self._carrier = Carrier(connected(self._context, self._address.back, self._address), self._on_message)
-            pulse = Pulse(self._context, self._address, order.slot, order.life, self._vitals)
+            self._carrier = Carrier(
+                connected(self._context, self._address.back, self._address), ToWorker, self._on_message, _puzzled
+            )
+            vitals, limit_s = self._vitals, order.stall_limit_s
+            pulse = Pulse(self._context, self._address, order.slot, order.life, vitals, limit_s)
             pulse.start()
             try:
                 self._carrier.send(Arrived(VERSION, self._address.token, order.slot, order.life, order.capacity))
                 # Without a deadline on purpose: a worker waits for work as long as its broker lives, and the broker's
                 # death is its own.
-                await self._left.wait()
+                await (self._until_silent() if order.slot == GUEST else self._left.wait())
+                return self._left.is_set()
             finally:
                 pulse.close()
                 for task in (*self._running.values(), *self._probes):
@@ -83,47 +101,46 @@ class Worker:
                 await asyncio.gather(*self._running.values(), *self._probes, return_exceptions=True)
                 self._carrier.close(linger_ms=2000)
 
-    def _vitals(self) -> dict[str, float]:
-        lag = self._lag.snapshot()
-        return {
-            **own_vitals(),
-            **self._counts,
-            "requests": len(self._running),
-            "lag_p50_ms": lag.p50_s * 1000,
-            "lag_p99_ms": lag.p99_s * 1000,
-            "lag_max_ms": lag.max_s * 1000,
-            **self._host.vitals(),
-        }
+    async def _until_silent(self) -> None:
+        """Silence is counted in turns of this loop, so that a loop that stood still does not blame the broker."""
+        while self._quiet_ticks < QUIET_TICKS and not self._left.is_set():
+            self._quiet_ticks += 1
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(TICK_S):
+                    await self._left.wait()
 
-    def _on_message(self, frames: Sequence[zmq.Frame]) -> None:
-        try:
-            said = unpack(frames[0].buffer, ToWorker)
-        except WireError as error:
-            log.warning("the broker said what is no message of ours: %s", error)
-            return
+    def _vitals(self) -> dict[str, float]:
+        lag = lag_vitals(self._lag.snapshot())
+        return {**own_vitals(), **self._counts, "requests": len(self._running), **lag, **self._host.vitals()}
+
+    def _on_message(self, said: Any, frames: Sequence[Buffer]) -> None:
+        self._quiet_ticks = 0
         if isinstance(said, Run):
-            self._begin(said, [frame.buffer for frame in frames[1:]])
+            self._begin(said, frames)
         elif isinstance(said, Drop):
             if said.ticket in self._running:
                 self._counts["dropped"] += 1
                 self._running[said.ticket].cancel()
         elif isinstance(said, Probe):
+            self.proven = True
             task = asyncio.create_task(self._probe(said.nonce), name="probe")
             self._probes.add(task)
             task.add_done_callback(self._probes.discard)
         elif isinstance(said, Leave):
             self._leaving = True
             self._leave_if_idle()
+        elif isinstance(said, Refused):
+            self.refused = said.reason
+            self._left.set()
 
     async def _probe(self, nonce: int) -> None:
         try:
             await self._host.probe()
         except Exception as error:  # The border to the host: what is wrong is the worker's last word.
-            print(f"the probe failed: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
-            os._exit(1)
+            _give_up(f"the probe failed: {type(error).__name__}: {error}")
         self._carrier.send(Probed(nonce))
 
-    def _begin(self, said: Run, frames: Sequence[memoryview]) -> None:
+    def _begin(self, said: Run, frames: Sequence[Buffer]) -> None:
         task = asyncio.create_task(self._work(said, frames), name=f"ticket {said.ticket}")
         self._running[said.ticket] = task
         task.add_done_callback(lambda _: self._over(said.ticket))
@@ -136,7 +153,7 @@ class Worker:
         if self._leaving and not self._running:
             self._left.set()
 
-    async def _work(self, said: Run, frames: Sequence[memoryview]) -> None:
+    async def _work(self, said: Run, frames: Sequence[Buffer]) -> None:
         ticket = said.ticket
         try:
             job = decode(frames, Job)
@@ -146,6 +163,8 @@ class Worker:
                 ending = await self._host.run(job, positions, parts.each)
         except TimeoutError as error:
             self._fail(ticket, Trouble.TIMED_OUT, error)
+        except HostLost as error:
+            _give_up(str(error))
         except RollwrightError as error:
             self._fail(ticket, Trouble.REFUSED if isinstance(error, WireError) else Trouble.BROKE, error)
         except Exception as error:  # The border to the host.
@@ -158,6 +177,16 @@ class Worker:
     def _fail(self, ticket: int, trouble: Trouble, error: Exception) -> None:
         self._counts["failed"] += 1
         self._carrier.send(Failed(ticket, trouble, f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARS]))
+
+
+def _give_up(last_words: str) -> NoReturn:
+    """End at once, as a crash would: the broker hears the words, and gives what is under way to others."""
+    print(last_words, file=sys.stderr, flush=True)
+    os._exit(1)
+
+
+def _puzzled(error: WireError) -> None:
+    log.warning("the broker said what is no message of ours: %s", error)
 
 
 class _Parts:
@@ -198,8 +227,15 @@ async def _main(order: WorkerOrder) -> None:
 
 def main() -> None:
     belong_to(int(sys.argv[1]) if len(sys.argv) > 1 else 0)
-    # Taken out of the environment, so that no program the worker starts can inherit the token.
-    order = msgspec.json.decode(os.environ.pop(ORDER), type=WorkerOrder)
+    with contextlib.suppress(UsageError):  # What is wrong with it is said when it is ordered.
+        find_host(sys.argv[2] if len(sys.argv) > 2 else "")
+    line = sys.stdin.buffer.readline()
+    if not line:
+        return  # Whoever started us no longer needs us.
+    order = msgspec.json.decode(line, type=WorkerOrder)
+    # Nobody reads on from where the order came from.
+    with open(os.devnull, "rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
     logging.basicConfig(level=logging.WARNING, format=f"worker {order.slot}.{order.life}: %(name)s: %(message)s")
     try:
         run(_main(order))

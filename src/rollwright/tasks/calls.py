@@ -57,11 +57,15 @@ async def call_scores(hooks: Sequence[Hook], task: Task, supplies: Mapping[str, 
 
 
 async def call_group(
-    hooks: Sequence[Hook], task: Task, traces: Sequence[TraceView], states: Sequence[dict[str, Any]]
+    hooks: Sequence[Hook],
+    task: Task,
+    traces: Sequence[TraceView],
+    states: Sequence[dict[str, Any]],
+    members: Sequence[Any] = (),
 ) -> list[dict[str, Score]]:
-    """Group rewards, one dict for each trace."""
+    """Group rewards, one dict for each trace. `members` are what a hook goes on with a conversation by."""
     scores: list[dict[str, Score]] = [{} for _ in traces]
-    supplies = {"traces": list(traces), "states": list(states)}
+    supplies = {"traces": list(traces), "states": list(states), "members": list(members)}
     for hook, values in zip(hooks, await _call_all(hooks, task, supplies), strict=True):
         for into, value in zip(scores, _one_each(hook, values, len(traces)), strict=True):
             into[hook.name] = _score(hook, value)

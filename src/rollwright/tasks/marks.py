@@ -17,7 +17,7 @@ MARK = "__rollwright_hook__"
 
 ROLLOUT_NAMES = ("trace", "state", "runtime", "reply")
 """What a hook of one rollout may ask for, by argument name."""
-GROUP_NAMES = ("traces", "states")
+GROUP_NAMES = ("traces", "states", "members")
 """What a hook of a whole group may ask for."""
 REQUEST_NAMES = (*ROLLOUT_NAMES, "request")
 """What a hook may ask for before a model call is made: also the call."""

@@ -34,6 +34,8 @@ class LagSnapshot(msgspec.Struct, frozen=True):
     max_s: float
     blocked_fraction: float
     """Share of ticks that were later than `blocked_over_s`."""
+    octaves: tuple[tuple[float, int], ...] = ()
+    """(seconds, how many ticks were no later) for every power of two of the range."""
 
 
 class _Span:
@@ -64,6 +66,7 @@ class _Span:
             p99_s=self.lags.quantile(0.99),
             max_s=self.lags.max if ticks else 0.0,
             blocked_fraction=self.blocked / ticks if ticks else 0.0,
+            octaves=self.lags.summary().octaves,
         )
 
 

@@ -64,6 +64,8 @@ class PuppetHost:
     async def _act(self, verb: str, value: str, job: Job, position: int) -> None:
         if verb == "sleep":
             await self._sleep(float(value))
+        elif verb == "hold":
+            await self._until_told(value)
         elif verb == "poison":
             os.kill(os.getpid(), signal.SIGKILL)
         elif verb == "once" and not (self._directory / f"{value}-{position}").exists():
@@ -79,6 +81,11 @@ class PuppetHost:
             raise ValueError("no such thing")
         elif verb == "grow":
             self._hog.append(os.urandom(int(value) * 2**20))
+
+    async def _until_told(self, name: str) -> None:
+        async with asyncio.timeout(60):
+            while not (self._directory / name).exists():
+                await asyncio.sleep(0.01)
 
     async def _until_seen(self, count: int) -> None:
         """Until the client has marked the first `count` traces: what a killed process sent last may never leave it."""
@@ -107,6 +114,12 @@ def _hold_the_interpreter(seconds: float) -> None:
 @asynccontextmanager
 async def puppet(options: str) -> AsyncIterator[PuppetHost]:
     yield PuppetHost(Path(json.loads(options)["directory"]))
+
+
+@asynccontextmanager
+async def asleep(options: str) -> AsyncIterator[PuppetHost]:
+    await asyncio.Event().wait()
+    yield PuppetHost(Path())
 
 
 @asynccontextmanager
