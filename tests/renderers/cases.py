@@ -8,6 +8,7 @@ from rollwright.renderers import load_engine
 from rollwright.renderers.contract import PARITY, Reason, RenderOptions, ThinkingPolicy
 from rollwright.renderers.families import (
     deepseek,
+    deepseek3,
     deepseek31,
     gemma,
     glm,
@@ -115,6 +116,11 @@ def tells_invoke(message):
     return not any("parameter>" in call.arguments or "invoke" in call.arguments for call in message.tool_calls)
 
 
+def words_alone(message):
+    """An answer in a format that shows calls and answers in ways that no model samples."""
+    return Message("assistant", (Text(message.text),) if message.text else ())
+
+
 def call_or_words(message):
     """An answer where text beside a call is reasoning."""
     text, reasoning, calls = message.text, message.reasoning, message.tool_calls
@@ -199,9 +205,18 @@ NEMOTRON = {
     "canonical": words_without_a_tail,
 }
 
+BOS = {"bos_token": "<｜begin▁of▁sentence｜>"}
+
 DEEPSEEK_V3 = {
     "vocabulary": "deepseek_v3",
-    "given": {"bos_token": "<｜begin▁of▁sentence｜>"},
+    "arguments": "text",
+    "talker": {"late_system": True, "reasoning": False},
+    "declines": frozenset({Reason.HEAD_MOVED, Reason.ROLE_NOT_APPENDED}),
+}
+
+DEEPSEEK_V3_1 = {
+    "vocabulary": "deepseek_v3",
+    "given": BOS,
     "thinking": THINKING,
     "talker": LATE,
     # This vocabulary has no tokens for the tags of reasoning.
@@ -211,7 +226,7 @@ DEEPSEEK_V3 = {
 
 DEEPSEEK_V4 = {
     "vocabulary": "deepseek_v4",
-    "given": {"bos_token": "<｜begin▁of▁sentence｜>"},
+    "given": BOS,
     "thinking": THINKING,
     "keeps": "drop_thinking",
     "keeping": False,
@@ -293,7 +308,9 @@ CASES = [
     Case("gemma3", gemma.GEMMA3, **GEMMA),
     Case("mistralai-Mistral-Nemo-Instruct-2407", mistral.MISTRAL_NEMO, **MISTRAL),
     Case("gptoss", harmony.GPT_OSS, **GPT_OSS),
-    Case("deepseek-ai-DeepSeek-V3.1", deepseek31.DEEPSEEK_V3_1, **DEEPSEEK_V3),
+    Case("deepseek_v3", deepseek3.DEEPSEEK_V3, **DEEPSEEK_V3, given=BOS | {"hollow": None}, canonical=words_alone),
+    Case("deepseek-v3-0324", deepseek3.DEEPSEEK_V3_0324, **DEEPSEEK_V3, given=BOS),
+    Case("deepseek-ai-DeepSeek-V3.1", deepseek31.DEEPSEEK_V3_1, **DEEPSEEK_V3_1),
     Case("deepseek-ai-DeepSeek-V4", deepseek.DEEPSEEK_V4, **DEEPSEEK_V4),
     Case("deepseek-ai-DeepSeek-V4-Flash-0731", deepseek.DEEPSEEK_V4_FLASH, **DEEPSEEK_V4),
     Case("moonshotai-Kimi-K2", kimi.KIMI_K2, **KIMI),
@@ -301,6 +318,7 @@ CASES = [
     Case("glm4moe", glm.GLM4_5, **GLM),
     Case("GLM-4.6", glm.GLM4_5, **GLM),
     Case("GLM-4.7-Flash", glm.GLM4_7, **GLM, keeps="clear_thinking", keeping=False),
+    Case("glm-5", glm.GLM4_7, **GLM, keeps="clear_thinking", keeping=False),
     Case("nemotron_3_nano", nemotron.NEMOTRON3, **NEMOTRON),
     Case("nemotron_3_super", nemotron.NEMOTRON3, **NEMOTRON),
     Case("nemotron_3_ultra", nemotron.NEMOTRON3_ULTRA, **NEMOTRON),

@@ -85,9 +85,10 @@ class Turns:
             at += 1
 
     def write_prompt(self, script: Script, message: int) -> None:
-        goes_on = self._family.speech.goes_on and script.speaker == "tool"
+        instead = self._family.speech.after.get(script.speaker)
         script.turn(message, "assistant")
-        if goes_on:
+        if instead is not None:
+            script.frame(instead)
             return
         script.frame(self.prompt)
         script.reasoned |= self._prompt_drops

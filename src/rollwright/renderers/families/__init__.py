@@ -6,6 +6,7 @@ import hashlib
 import re
 
 from .deepseek import DEEPSEEK_V4, DEEPSEEK_V4_FLASH
+from .deepseek3 import DEEPSEEK_V3, DEEPSEEK_V3_0324
 from .deepseek31 import DEEPSEEK_V3_1
 from .gemma import GEMMA3
 from .glm import GLM4_5, GLM4_7
@@ -31,6 +32,8 @@ FAMILIES: tuple[Family, ...] = (
     GEMMA3,
     MISTRAL_NEMO,
     GPT_OSS,
+    DEEPSEEK_V3,
+    DEEPSEEK_V3_0324,
     DEEPSEEK_V3_1,
     DEEPSEEK_V4,
     DEEPSEEK_V4_FLASH,

@@ -1,4 +1,4 @@
-"""GLM-4.5, 4.6 and 4.7: turns that nothing closes. The model ends its own with the token that opens the next, and the
+"""GLM-4.5, 4.6, 4.7 and 5: turns that nothing closes. The model ends its own with the token that opens the next, and the
 next turn is written after it. Every answer has a block of reasoning, empty where there is none or it was dropped."""
 
 from __future__ import annotations
@@ -164,7 +164,8 @@ GLM4_7 = replace(
     GLM4_5,
     name="glm4.7",
     fingerprints=("d63ad536c3c81880043e22ec7fd08db4",),
-    models=(r"glm-?4\.7",),
+    # The template of GLM-5 is the same to the letter; those of 5.1 and later are not.
+    models=(r"glm-?(?:4\.7|5(?![.\d]))",),
     head=GlmHead(""),
     user=Wrap(_USER, ""),
     heard=None,

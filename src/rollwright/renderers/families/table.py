@@ -11,8 +11,8 @@ string. Where a format needs more than constants, a field of the table is a smal
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
@@ -20,7 +20,7 @@ from rollwright.renderers.contract import Parser, Reason, RenderOptions, Status
 from rollwright.renderers.engine import TokenEngine
 from rollwright.renderers.script import Script
 from rollwright.renderers.tape import Tape
-from rollwright.wire import Delta, Message, ToolCall, ToolSpec
+from rollwright.wire import Delta, Message, Role, ToolCall, ToolSpec
 
 Words = Callable[[str], str]
 """What the template does to a text before it shows it. Formats that strip make texts of different spaces look alike."""
@@ -220,8 +220,8 @@ class Speech:
     """The template does not show the text of a turn that calls tools."""
     one_call: bool = False
     """The template refuses more than one call in a turn."""
-    goes_on: bool = False
-    """After results of tools the model's turn goes on, and nothing is written to make it speak."""
+    after: Mapping[Role, str] = field(default_factory=dict)
+    """What stands in the place of the prompt after this speaker, in formats whose turns end with it or go on."""
     voice: Callable[[RenderOptions], Voice] | None = None
     """Writes the turn in place of the lines above."""
 
