@@ -23,8 +23,8 @@ class _Sandbox(ImmutableSandboxedEnvironment):
 
 
 class Oracle:
-    """One template. `arguments` says whether it wants the arguments of calls as text or as an object, `reasoning` how it
-    calls the reasoning of a message, and `hollow` what it is given as the content of an answer that only calls."""
+    """One template. `arguments` says whether it wants the arguments of calls as text or as an object, `reasoning` how
+    it calls the reasoning of a message, and `hollow` what it is given as the content of an answer that only calls."""
 
     def __init__(self, template, *, arguments="object", reasoning="reasoning_content", hollow="", **given):
         environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])

@@ -9,6 +9,7 @@ from .deepseek import DEEPSEEK_V4, DEEPSEEK_V4_FLASH
 from .deepseek3 import DEEPSEEK_V3, DEEPSEEK_V3_0324
 from .deepseek31 import DEEPSEEK_V3_1
 from .gemma import GEMMA3
+from .gemma4 import GEMMA4
 from .glm import GLM4_5, GLM4_7
 from .harmony import GPT_OSS
 from .kimi import KIMI_K2
@@ -30,6 +31,7 @@ FAMILIES: tuple[Family, ...] = (
     QWEN3_8,
     LLAMA3,
     GEMMA3,
+    GEMMA4,
     MISTRAL_NEMO,
     GPT_OSS,
     DEEPSEEK_V3,

@@ -1,5 +1,5 @@
-"""GLM-4.5, 4.6, 4.7 and 5: turns that nothing closes. The model ends its own with the token that opens the next, and the
-next turn is written after it. Every answer has a block of reasoning, empty where there is none or it was dropped."""
+"""GLM-4.5, 4.6, 4.7 and 5: turns that nothing closes. The model ends its own with the token that opens the next, which
+is written after it. Every answer has a block of reasoning, empty where there is none or it was dropped."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ GLM4_5 = Family(
     results=Results(_OBSERVATION, "\n<tool_response>\n", "\n</tool_response>", ""),
     stops=(_USER, _OBSERVATION, "<|endoftext|>"),
     closing=(_OBSERVATION,),
-    stop_opens=True,
+    opening=(_USER, _OBSERVATION),
 )
 
 GLM4_7 = replace(

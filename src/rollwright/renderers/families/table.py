@@ -81,6 +81,12 @@ class Results:
     """What stands between a result and the id of its call, in formats that write the id after it."""
     id_words: Words = as_is
     """How such a format writes an id."""
+    unnamed: str = ""
+    """What stands for the name of a tool that nobody called."""
+    images_last: bool = False
+    """Images stand after the result that they belong to."""
+    tail: Callable[[Script, Sequence[Message], int], None] | None = None
+    """Writes what follows the results before `messages[at]`, where that depends on who speaks around them."""
 
 
 class Shown(StrEnum):
@@ -120,6 +126,8 @@ class Thinking:
     """What follows the open of the model's turn when it is asked to think."""
     prompt_off: str = ""
     """The same when it is asked not to."""
+    resumes: str = ""
+    """What follows results of tools when the model is asked to think, in formats where its turn goes on after them."""
     off_skip: str = ""
     """What the format puts between `prompt_off` and the answer, to be sampled by the model."""
     on: bool = True
@@ -244,8 +252,8 @@ class Family:
     """Control strings that end an answer; the first is `speech.close`."""
     closing: tuple[str, ...] = ()
     """Further stops that close a turn as well as the first does."""
-    stop_opens: bool = False
-    """Nothing closes a turn: the model ends its own with the token that opens the next, which is not written again."""
+    opening: tuple[str, ...] = ()
+    """Stops that open what comes next, which is then not written again. What opens otherwise cannot follow them."""
     system: Wrap | None = None
     """A system message that is not the first; None if the template refuses it."""
     plain: str = r"\s+"
