@@ -42,6 +42,7 @@ class TableRenderer:
         self.closing_ids = (self.stop_ids[0], *(engine.special(stop) for stop in family.closing))
         """Tokens that end an answer and close its turn."""
         self._opening = {engine.special(stop): stop for stop in family.opening}
+        self.image_ids: tuple[int, ...] = tuple(engine.encode(family.image).tolist()) if family.image else ()
         self._lexicon = lexicon_of(engine, family.plain)
         self._tags = Tags(family, engine)
         self._turns = Turns(family, self.options)
