@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from secrets import token_hex
 
 import msgspec
 
@@ -25,6 +26,7 @@ class LiveTrace:
     def __init__(self, task_id: str, attempt: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.task_id = task_id
         self.attempt = attempt
+        self._key = token_hex(8)
         self.tools: tuple[ToolSpec, ...] = ()
         self.runtime = ""
         self.info: dict[str, str | int | float | bool | None] = {}
@@ -105,6 +107,10 @@ class LiveTrace:
         self._calls.append(CallRecord(prompt=prompt, model=model, started_s=self._now()))
         self._open.add(len(self._calls) - 1)
         return len(self._calls) - 1
+
+    def names(self, call: int) -> tuple[str, str]:
+        """The name of the call's answer, and of the answer that its prompt goes on after: unlike those of any trace."""
+        return f"{self._key}/{call}", f"{self._key}/{self._nearest_call[self._calls[call].prompt]}"
 
     def commit(self, call: int, reply: ModelReply) -> int:
         """Put the answer on record, before anyone sees it, and return its node."""

@@ -211,7 +211,7 @@ class TokensEngine:
         return await content_parts(tape, known, self.images)
 
     async def _prompt(self, call: ModelCall) -> tuple[Tape, Turn | None]:
-        turn = self._shelf.find(call.messages)
+        turn = self._shelf.find(call.messages, call.follows)
         if turn is not None:
             longer = await self._pool.extend(turn.tape, call.messages[turn.count :], call.tools)
             if not isinstance(longer, Declined):
@@ -286,6 +286,7 @@ class TokensEngine:
             count=len(asked.call.messages) + 1,
             tape=asked.tape.sample(tokens.completion_ids, names),
             routed=routed,
+            name=asked.call.name,
         )
         self._shelf.put(turn)
 
