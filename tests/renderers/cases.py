@@ -377,6 +377,8 @@ CASES = [
     Case("GLM-4.6", glm.GLM4_5, **GLM),
     Case("GLM-4.7-Flash", glm.GLM4_7, **GLM, keeps="clear_thinking", keeping=False),
     Case("glm-5", glm.GLM4_7, **GLM, keeps="clear_thinking", keeping=False),
+    Case("glm-5.2", glm.GLM5_2, **GLM, keeps="clear_thinking", keeping=False),
+    Case("glm-5.3", glm.GLM5_3, **GLM, keeps="clear_thinking", keeping=False),
     Case("nemotron_3_nano", nemotron.NEMOTRON3, **NEMOTRON),
     Case("nemotron_3_super", nemotron.NEMOTRON3, **NEMOTRON),
     Case("nemotron_3_ultra", nemotron.NEMOTRON3_ULTRA, **NEMOTRON),

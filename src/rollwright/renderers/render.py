@@ -112,6 +112,8 @@ class TableRenderer:
         reasoning was dropped."""
         if self._think_id is None:
             return False
+        if self._turns.prompt_opens and (not len(ids) or ids[0] != self._think_end_id):
+            return True
         found = np.flatnonzero(ids == self._think_id)
         if self._think_end_id is None or not len(found):
             return len(found) > 0
@@ -133,8 +135,9 @@ class TableRenderer:
         return self._lexicon.encode(script.pieces)
 
     def _names(self, tape: Tape) -> Mapping[str, str]:
-        """The tools that the tape's answer called, where results name them again."""
-        if tape.calls or tape.before is None or self.table.results is None or not self.table.results.named:
+        """The tools that the tape's answer called, where results name them again or stand in their order."""
+        form = self.table.results
+        if tape.calls or tape.before is None or form is None or not (form.named or form.by_call):
             return tape.calls
         parser = self.parser(tape.before)
         events = [*parser.feed(tape.added), *parser.end()]

@@ -25,7 +25,7 @@ class Turns:
         self._keeps = options.history is ThinkingPolicy.KEEP
         thinking = family.speech.thinking
         asked = options.thinking if options.thinking is not None else thinking is not None and thinking.on
-        self.thinks = thinking is not None and asked
+        self.thinks = thinking is not None and (asked or thinking.always)
         """The model is asked to think."""
         self.prompt = family.speech.open
         """What makes the model speak."""
@@ -34,7 +34,9 @@ class Turns:
         self.prompt_reasons = thinking is not None and thinking.begin in self.prompt
         # An empty block that stands for dropped reasoning as well is not dropped itself.
         lasts = thinking is not None and not self.thinks and thinking.prompt_off == thinking.dropped
-        self._prompt_drops = self.prompt_reasons and not lasts
+        self.prompt_opens = thinking is not None and self.thinks and thinking.dropped == thinking.prompt + thinking.end
+        """The prompt begins a block that is not dropped if the model closes it at once."""
+        self._prompt_drops = self.prompt_reasons and not lasts and not self.prompt_opens
         self._resumes = thinking.resumes if thinking is not None and self.thinks else ""
         self._results = _FIELDS.split(family.results.each_open if family.results else "")
 
@@ -135,16 +137,18 @@ class Turns:
         form = self._family.results
         if form is None:
             raise UsageError("this format has no results of tools")
-        names = (form.named and _names(messages, at)) or names
-        open_, closing = form.open, ""
+        names = ((form.named or form.by_call) and _names(messages, at)) or names
+        found: list[tuple[int, ToolResult]] = []
         while at < len(messages) and messages[at].role == "tool":
-            for result in _results(messages[at]):
-                script.frame(closing)
-                script.turn(offset + at, "tool")
-                self._open_result(script, open_, result, names)
-                closing = self._write_result(script, form, result)
-                open_ = form.between
+            found += [(at, result) for result in _results(messages[at])]
             at += 1
+        open_, closing = form.open, ""
+        for index, result in _by_call(found, names) if form.by_call else found:
+            script.frame(closing)
+            script.turn(offset + index, "tool")
+            self._open_result(script, open_, result, names)
+            closing = self._write_result(script, form, result)
+            open_ = form.between
         script.frame(closing + form.close)
         if form.tail is not None:
             form.tail(script, messages, at)
@@ -249,6 +253,15 @@ def _results(message: Message) -> list[ToolResult]:
     if found or len(rest) != len(message.parts):
         raise UsageError("a message of role tool holds results and nothing else")
     return [ToolResult("", rest)]
+
+
+def _by_call(found: list[tuple[int, ToolResult]], names: Mapping[str, str]) -> list[tuple[int, ToolResult]]:
+    """Results in the order of their calls; as they came, if they do not tell their calls apart."""
+    order = {id: at for at, id in enumerate(names)}
+    ids = {result.call_id for _, result in found}
+    if len(ids) < len(found) or not ids <= order.keys() or "" in order:
+        return found
+    return sorted(found, key=lambda item: order[item[1].call_id])
 
 
 def _name(names: Mapping[str, str], id: str, unnamed: str) -> str:

@@ -10,7 +10,7 @@ from .deepseek3 import DEEPSEEK_V3, DEEPSEEK_V3_0324
 from .deepseek31 import DEEPSEEK_V3_1
 from .gemma import GEMMA3
 from .gemma4 import GEMMA4
-from .glm import GLM4_5, GLM4_7
+from .glm import GLM4_5, GLM4_7, GLM5_2, GLM5_3
 from .harmony import GPT_OSS
 from .kimi import KIMI_K2
 from .llama import LLAMA3
@@ -45,6 +45,8 @@ FAMILIES: tuple[Family, ...] = (
     NEMOTRON3_ULTRA,
     GLM4_5,
     GLM4_7,
+    GLM5_2,
+    GLM5_3,
 )
 
 

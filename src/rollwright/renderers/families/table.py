@@ -81,6 +81,8 @@ class Results:
     """What stands between a result and the id of its call, in formats that write the id after it."""
     id_words: Words = as_is
     """How such a format writes an id."""
+    by_call: bool = False
+    """Results stand in the order of their calls, where each is of one call and no two of the same."""
     unnamed: str = ""
     """What stands for the name of a tool that nobody called."""
     images_last: bool = False
@@ -132,6 +134,8 @@ class Thinking:
     """What the format puts between `prompt_off` and the answer, to be sampled by the model."""
     on: bool = True
     """What the template does when it is not told."""
+    always: bool = False
+    """The template asks for reasoning whatever it is told."""
     words: Words = as_is
     answer: Words = as_is
     """What is done to the answer after shown reasoning."""
