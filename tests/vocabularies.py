@@ -7,6 +7,7 @@ Packages are unpacked, never installed, and no code of theirs runs here.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -46,8 +47,13 @@ def settings(name: str) -> Path:
 
 
 def template(name: str) -> str:
-    """A chat template by the name of its file, e.g. `qwen3` (of trl) or `Kimi-K2-Instruct` (of llama.cpp)."""
-    return _had(cache() / "templates" / f"{name}.jinja", f"the chat template {name}").read_text()
+    """A chat template by the name of its file, e.g. `qwen3` (of trl) or `Kimi-K2-Instruct` (of llama.cpp), else that of
+    the settings beside the tokenizer of this name."""
+    path = cache() / "templates" / f"{name}.jinja"
+    if path.exists() or not (cache() / "models" / name).exists():
+        return _had(path, f"the chat template {name}").read_text()
+    text: str = json.loads(settings(name).read_text())["chat_template"]
+    return text
 
 
 def package(name: str) -> Path:
@@ -138,6 +144,14 @@ def _files(pattern: str, target: str) -> Callable[[str], str | None]:
     return lambda path: found.expand(target) if (found := expression.fullmatch(path)) else None
 
 
+def _write_templates(place: Path) -> None:
+    for path in (place / "settings").glob("*.json"):
+        (place / "templates").mkdir(exist_ok=True)
+        told = json.loads(path.read_bytes())
+        text = (told[0] if isinstance(told, list) else told)["chat_template"]
+        (place / "templates" / f"{path.stem}.jinja").write_text(text)
+
+
 def _write_qwen35(place: Path) -> None:
     from rollwright.renderers.ranks import read_ranks, tokenizer_json
 
@@ -176,6 +190,15 @@ PARCELS = [
         _write_qwen35,
     ),
     Parcel("trl", _pip("trl==1.16.0"), _files(r"trl/chat_templates/([^/]+\.jinja)", r"templates/\1")),
+    Parcel(
+        "xinference",
+        _pip("xinference==4.1.0", "--only-binary", ":all:"),
+        _files(
+            r"xinference/model/llm/models/((?:glm-5(?:\.\d)?|deepseek-v3-0324)\.json)",
+            r"settings/\1",
+        ),
+        _write_templates,
+    ),
     Parcel("harmony", _pip("openai-harmony==0.0.8"), _files(r"(openai_harmony/.+)", r"packages/openai_harmony/\1")),
     Parcel(
         "o200k",

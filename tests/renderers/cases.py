@@ -1,5 +1,6 @@
 """The families under test: for each its table, a vocabulary, the templates it must equal, and what they accept."""
 
+import json
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -8,8 +9,10 @@ from rollwright.renderers import load_engine
 from rollwright.renderers.contract import PARITY, Reason, RenderOptions, ThinkingPolicy
 from rollwright.renderers.families import (
     deepseek,
+    deepseek3,
     deepseek31,
     gemma,
+    gemma4,
     glm,
     harmony,
     kimi,
@@ -52,6 +55,8 @@ class Case:
     keeping: bool = True
     declines: frozenset = frozenset({Reason.THINKING_DROPPED})
     """Why extensions of its conversations may be declined."""
+    late_text: bool = False
+    """The template shows the text of an answer that calls after the results, where no model can have sampled it."""
     tells: Any = lambda message: True
     """Whether the format can tell this answer from others."""
 
@@ -115,6 +120,11 @@ def tells_invoke(message):
     return not any("parameter>" in call.arguments or "invoke" in call.arguments for call in message.tool_calls)
 
 
+def words_alone(message):
+    """An answer in a format that shows calls and answers in ways that no model samples."""
+    return Message("assistant", (Text(message.text),) if message.text else ())
+
+
 def call_or_words(message):
     """An answer where text beside a call is reasoning."""
     text, reasoning, calls = message.text, message.reasoning, message.tool_calls
@@ -136,6 +146,30 @@ def tells_pairs(message):
     return not any("arg_value>" in call.arguments or "arg_key>" in call.arguments for call in message.tool_calls)
 
 
+def tells_gemma(message):
+    """Keys of arguments are bare, so they hold no sign of the format; and strings hold no quote."""
+    found = []
+    for call in message.tool_calls:
+        json.loads(call.arguments, object_pairs_hook=lambda pairs: found.extend(key for key, _ in pairs))
+    signs = any(sign in key for key in found for sign in ":,{}[]") or any(key != key.rstrip() for key in found)
+    return not signs and not any('<|"|>' in call.arguments.replace('\\"', '"') for call in message.tool_calls)
+
+
+def sorted_calls(message):
+    """An answer whose arguments are sorted by their keys, and whose text is trimmed, or not there beside calls."""
+    calls = tuple(ToolCall(call.id, call.name, sorted_json(call.arguments)) for call in message.tool_calls)
+    text = "" if calls else message.text.strip()
+    parts = (Reasoning(message.reasoning),) if message.reasoning else ()
+    return Message("assistant", (*parts, *((Text(text),) if text else ()), *calls))
+
+
+def sorted_json(text):
+    def ordered(pairs):
+        return dict(sorted(dict(pairs).items(), key=lambda pair: pair[0].lower()))
+
+    return json.dumps(json.loads(text, object_pairs_hook=ordered), ensure_ascii=False)
+
+
 def bare_words(message):
     """An answer without space around its text and its reasoning."""
     text, reasoning = message.text.strip(), message.reasoning.strip()
@@ -152,6 +186,7 @@ CONTROLS = (
     "<｜User｜>", "<｜tool", "｜DSML｜", "]~b]", "<minimax:tool_call>",
     "<|user|>", "<|assistant|>\n", "<arg_key>", "</arg_value>",
     "<|channel|>", "<|message|>", "<|end|>", "<|start|>assistant",
+    "<|turn>", "<turn|>\n", "<|channel>", "<channel|>", "<|tool_response>", '<|"|>',
 )  # fmt: skip
 
 QWEN3 = {"family": qwen.QWEN3, "vocabulary": "qwen3", "arguments": "text"}
@@ -172,6 +207,34 @@ GEMMA = {
     "talker": {"tools": False, "reasoning": False, "images": True},
     # Its vocabulary writes a space as this sign, and cannot tell the two apart.
     "tells": lambda message: "▁" not in message.text,
+}
+
+# Its own vocabulary cannot be had.
+GEMMA4 = {
+    "vocabulary": (
+        "<bos>",
+        "<eos>",
+        "<|turn>",
+        "<turn|>",
+        "<|think|>",
+        "<|channel>",
+        "<channel|>",
+        "<|tool>",
+        "<tool|>",
+        "<|tool_call>",
+        "<tool_call|>",
+        "<|tool_response>",
+        "<tool_response|>",
+        '<|"|>',
+        "<|image|>",
+    ),
+    "given": {"bos_token": "<bos>"},
+    "talker": {"images": True, "late_system": True, "heeds": True},
+    "late_text": True,
+    "thinking": THINKING,
+    "declines": frozenset({Reason.THINKING_DROPPED, Reason.HEAD_MOVED}),
+    "tells": tells_gemma,
+    "canonical": sorted_calls,
 }
 
 MISTRAL = {
@@ -199,9 +262,18 @@ NEMOTRON = {
     "canonical": words_without_a_tail,
 }
 
+BOS = {"bos_token": "<｜begin▁of▁sentence｜>"}
+
 DEEPSEEK_V3 = {
     "vocabulary": "deepseek_v3",
-    "given": {"bos_token": "<｜begin▁of▁sentence｜>"},
+    "arguments": "text",
+    "talker": {"late_system": True, "reasoning": False},
+    "declines": frozenset({Reason.HEAD_MOVED, Reason.ROLE_NOT_APPENDED}),
+}
+
+DEEPSEEK_V3_1 = {
+    "vocabulary": "deepseek_v3",
+    "given": BOS,
     "thinking": THINKING,
     "talker": LATE,
     # This vocabulary has no tokens for the tags of reasoning.
@@ -211,7 +283,7 @@ DEEPSEEK_V3 = {
 
 DEEPSEEK_V4 = {
     "vocabulary": "deepseek_v4",
-    "given": {"bos_token": "<｜begin▁of▁sentence｜>"},
+    "given": BOS,
     "thinking": THINKING,
     "keeps": "drop_thinking",
     "keeping": False,
@@ -291,9 +363,12 @@ CASES = [
     Case("llama3_1", llama.LLAMA3, **LLAMA),
     Case("llama3_2", llama.LLAMA3, **LLAMA),
     Case("gemma3", gemma.GEMMA3, **GEMMA),
+    Case("gemma4_v5", gemma4.GEMMA4, **GEMMA4),
     Case("mistralai-Mistral-Nemo-Instruct-2407", mistral.MISTRAL_NEMO, **MISTRAL),
     Case("gptoss", harmony.GPT_OSS, **GPT_OSS),
-    Case("deepseek-ai-DeepSeek-V3.1", deepseek31.DEEPSEEK_V3_1, **DEEPSEEK_V3),
+    Case("deepseek_v3", deepseek3.DEEPSEEK_V3, **DEEPSEEK_V3, given=BOS | {"hollow": None}, canonical=words_alone),
+    Case("deepseek-v3-0324", deepseek3.DEEPSEEK_V3_0324, **DEEPSEEK_V3, given=BOS),
+    Case("deepseek-ai-DeepSeek-V3.1", deepseek31.DEEPSEEK_V3_1, **DEEPSEEK_V3_1),
     Case("deepseek-ai-DeepSeek-V4", deepseek.DEEPSEEK_V4, **DEEPSEEK_V4),
     Case("deepseek-ai-DeepSeek-V4-Flash-0731", deepseek.DEEPSEEK_V4_FLASH, **DEEPSEEK_V4),
     Case("moonshotai-Kimi-K2", kimi.KIMI_K2, **KIMI),
@@ -301,6 +376,9 @@ CASES = [
     Case("glm4moe", glm.GLM4_5, **GLM),
     Case("GLM-4.6", glm.GLM4_5, **GLM),
     Case("GLM-4.7-Flash", glm.GLM4_7, **GLM, keeps="clear_thinking", keeping=False),
+    Case("glm-5", glm.GLM4_7, **GLM, keeps="clear_thinking", keeping=False),
+    Case("glm-5.2", glm.GLM5_2, **GLM, keeps="clear_thinking", keeping=False),
+    Case("glm-5.3", glm.GLM5_3, **GLM, keeps="clear_thinking", keeping=False),
     Case("nemotron_3_nano", nemotron.NEMOTRON3, **NEMOTRON),
     Case("nemotron_3_super", nemotron.NEMOTRON3, **NEMOTRON),
     Case("nemotron_3_ultra", nemotron.NEMOTRON3_ULTRA, **NEMOTRON),

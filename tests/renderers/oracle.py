@@ -23,10 +23,10 @@ class _Sandbox(ImmutableSandboxedEnvironment):
 
 
 class Oracle:
-    """One template. `arguments` says whether it wants the arguments of calls as text or as an object, and `reasoning`
-    how it calls the reasoning of a message."""
+    """One template. `arguments` says whether it wants the arguments of calls as text or as an object, `reasoning` how
+    it calls the reasoning of a message, and `hollow` what it is given as the content of an answer that only calls."""
 
-    def __init__(self, template, *, arguments="object", reasoning="reasoning_content", **given):
+    def __init__(self, template, *, arguments="object", reasoning="reasoning_content", hollow="", **given):
         environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
         environment.filters["tojson"] = _tojson
         environment.globals["raise_exception"] = _refuse
@@ -34,6 +34,7 @@ class Oracle:
         self._template = environment.from_string(template)
         self._arguments = arguments
         self._reasoning = reasoning
+        self._hollow = hollow
         self._given = given
 
     def text(self, messages, tools=(), *, prompt=True, **given):
@@ -54,7 +55,8 @@ class Oracle:
                 {"role": "tool", "content": _content(result.content), "tool_call_id": result.call_id}
                 for result in results
             ]
-        row = {"role": message.role, "content": _content(message.parts)}
+        content = _content(message.parts) or (self._hollow if message.tool_calls else "")
+        row = {"role": message.role, "content": content}
         if any(isinstance(part, Reasoning) for part in message.parts):
             row[self._reasoning] = message.reasoning
         if message.tool_calls:

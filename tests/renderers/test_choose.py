@@ -29,6 +29,14 @@ def test_a_template_that_was_proven_decides(case):
         ("nvidia/NVIDIA-Nemotron-3-Ultra", "nemotron3-ultra"),
         ("zai-org/GLM-4.5-Air", "glm4.5"),
         ("zai-org/GLM-4.7-Flash", "glm4.7"),
+        ("zai-org/GLM-5", "glm4.7"),
+        ("zai-org/GLM-5-FP8", "glm4.7"),
+        ("zai-org/GLM-5.2", "glm5.2"),
+        ("zai-org/GLM-5.3", "glm5.3"),
+        ("google/gemma-4-31B-it", "gemma4"),
+        ("deepseek-ai/DeepSeek-V3", "deepseek-v3"),
+        ("deepseek-ai/DeepSeek-V3-0324", "deepseek-v3-0324"),
+        ("deepseek-ai/DeepSeek-V3.1", "deepseek-v3.1"),
     ],
 )
 def test_a_name_tells_the_family(model, family):
@@ -39,7 +47,17 @@ def test_a_name_tells_the_family(model, family):
 
 @pytest.mark.parametrize(
     "model",
-    ["Qwen/Qwen3-Coder-30B", "Qwen/Qwen3-VL-8B", "Qwen/Qwen3-4B-Thinking-2507", "google/gemma-3n-E4B-it", "gpt-2", ""],
+    [
+        "Qwen/Qwen3-Coder-30B",
+        "Qwen/Qwen3-VL-8B",
+        "Qwen/Qwen3-4B-Thinking-2507",
+        "google/gemma-3n-E4B-it",
+        "deepseek-ai/DeepSeek-V3.2",
+        "zai-org/GLM-5.1",
+        "zai-org/GLM-5.3-Flash",
+        "gpt-2",
+        "",
+    ],
 )
 def test_a_name_that_only_sounds_alike_tells_nothing(model):
     assert by_name(model) is None

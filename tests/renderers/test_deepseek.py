@@ -3,10 +3,23 @@
 import pytest
 
 from rollwright.renderers.contract import PARITY, Declined, Reason, Status, ThinkingPolicy
-from rollwright.wire import Message, Reasoning, Text, ToolCall, ToolSpec, UsageError, assistant, reply_of, system, user
+from rollwright.wire import (
+    Message,
+    Reasoning,
+    Text,
+    ToolCall,
+    ToolSpec,
+    UsageError,
+    assistant,
+    reply_of,
+    system,
+    tool_result,
+    user,
+)
 
 from .cases import case_of
 
+FIRST, MENDED = "deepseek_v3", "deepseek-v3-0324"
 V3, V4, FLASH = (f"deepseek-ai-DeepSeek-{name}" for name in ("V3.1", "V4", "V4-Flash-0731"))
 TOOLS = (ToolSpec("look", "Looks.", {"type": "object", "properties": {"at": {"type": "string"}}}),)
 
@@ -23,7 +36,7 @@ def test_effort_is_told_in_the_template_s_own_words(name, effort, thinking):
     assert renderer.render(talk, TOOLS).ids.tolist() == renderer.engine.encode(text).tolist()
 
 
-@pytest.mark.parametrize("name", [V3, V4])
+@pytest.mark.parametrize("name", [FIRST, MENDED, V3, V4])
 def test_a_late_system_message_moves_the_head(name):
     renderer = case_of(name).renderer()
     tape = renderer.render([user("Well?")])
@@ -76,3 +89,36 @@ def test_each_value_says_what_it_is(written, arguments, status):
         reply = reply_of([*events, *parser.end()])
         assert reply.message == assistant("Hm.", ToolCall("call_1_0", "look", arguments))
         assert [attempt.status for attempt in parser.attempts] == [status]
+
+
+@pytest.mark.parametrize("name", [FIRST, MENDED])
+@pytest.mark.parametrize(
+    ("fenced", "arguments", "status"),
+    [
+        ('{"at": "here"}\n```', '{"at": "here"}', Status.OK),
+        ('{"at":\n"`\\n``"}\n```', '{"at":\n"`\\n``"}', Status.OK),
+        ("here\n```", "here", Status.BAD_ARGUMENTS),
+        ('{"at": 1}\n``', '{"at": 1}\n``', Status.BAD_ARGUMENTS),
+    ],
+)
+def test_the_fence_around_arguments_is_no_part_of_them(name, fenced, arguments, status):
+    renderer = case_of(name).renderer()
+    tape = renderer.render([user("Well?")], TOOLS)
+    call = f"<｜tool▁call▁begin｜>function<｜tool▁sep｜>look\n```json\n{fenced}<｜tool▁call▁end｜>"
+    ids = renderer.engine.encode(f"Hm.<｜tool▁calls▁begin｜>{call}\n{call}<｜tool▁calls▁end｜><｜end▁of▁sentence｜>")
+    for size in (1, 3, len(ids)):
+        parser = renderer.parser(tape)
+        events = [event for at in range(0, len(ids), size) for event in parser.feed(ids[at : at + size])]
+        calls = [ToolCall(f"call_1_{at}", "look", arguments) for at in range(2)]
+        assert reply_of([*events, *parser.end()]).message == assistant("Hm.", *calls)
+        assert [attempt.status for attempt in parser.attempts] == [status] * 2
+
+
+def test_the_first_template_writes_calls_as_no_model_does_so_they_are_not_extended():
+    talk = [user("Well?"), assistant("", ToolCall("c", "look", "{}")), tool_result("c", "Rain.")]
+    for name, extended in ((FIRST, False), (MENDED, True)):
+        renderer = case_of(name).renderer()
+        tape = renderer.render(talk[:1], TOOLS)
+        longer = renderer.extend(tape.sample(renderer.answer(tape, talk[1])), talk[2:])
+        assert longer == Declined(Reason.ROLE_NOT_APPENDED) or extended
+        assert not extended or longer.ids.tolist() == renderer.render(talk, TOOLS).ids.tolist()

@@ -14,6 +14,10 @@ from .cases import CASES, case_of
 every_case = pytest.mark.parametrize("case", CASES, ids=str)
 
 
+MOVES = {Reason.HEAD_MOVED, Reason.ROLE_NOT_APPENDED}
+"""Reasons of formats that write a turn by what lies elsewhere in the conversation, even if it comes out the same."""
+
+
 def turns(messages):
     """For each answer that others spoke after: its index, and where the next answer would begin."""
     for at, message in enumerate(messages):
@@ -51,7 +55,7 @@ def test_an_extension_equals_the_full_render(case, history):
     for messages, tools in case.talks(7, 70):
         for at, stop in turns(messages):
             outcome = continued(renderer, messages, tools, at, stop)
-            if outcome is None:
+            if outcome is None or (case.late_text and any(said.text and said.tool_calls for said in messages[:stop])):
                 continue
             full, longer = outcome
             if isinstance(longer, Declined):
@@ -82,7 +86,7 @@ def test_what_the_template_leaves_alone_is_extended(case):
                 continue
             sampled = renderer.answer(prior, messages[at])
             longer = renderer.extend(prior.sample(sampled), messages[at + 1 : stop])
-            if longer == Declined(Reason.HEAD_MOVED) and Reason.HEAD_MOVED in case.declines:
+            if isinstance(longer, Declined) and longer.reason in case.declines & MOVES:
                 continue
             assert not isinstance(longer, Declined), longer
             assert longer.ids.tolist() == full.tolist()

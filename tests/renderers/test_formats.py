@@ -60,7 +60,7 @@ class Schemas:
         return ToolSpec("f", self.random.choice(["Does it.", " so\nmuch "]), schema)
 
 
-@pytest.mark.parametrize("name", ["gptoss", "nemotron_3_nano", NEMO, "GLM-4.7-Flash"])
+@pytest.mark.parametrize("name", ["gptoss", "nemotron_3_nano", NEMO, "GLM-4.7-Flash", "glm-5.2", "gemma4_v5"])
 def test_tools_are_listed_as_the_template_lists_them(name):
     case, schemas, listed = case_of(name), Schemas(4), 0
     oracle, renderer = case.oracle(), case.renderer()
@@ -95,12 +95,15 @@ def test_each_format_has_its_reasons(name, talk, tools, said, added, reason):
     assert renderer.extend(tape.sample(renderer.answer(tape, said)), added) == Declined(reason)
 
 
-@pytest.mark.parametrize("name", [NEMO, "gptoss", "glm4moe", "GLM-4.7-Flash", "nemotron_3_nano"])
+@pytest.mark.parametrize(
+    "name", [NEMO, "gptoss", "glm4moe", "GLM-4.7-Flash", "glm-5.3", "gemma4_v5", "nemotron_3_nano"]
+)
 def test_a_turn_of_tools_extends(name):
     renderer = case_of(name).renderer(thinking=True)
     tape = renderer.render([user("a")], LOOK)
     said = Message("assistant", (*([] if name == NEMO else [Reasoning("Hm.")]), *CALL.parts))
-    longer = renderer.extend(tape.sample(renderer.answer(tape, said)), [tool_result("abcdefghi", "There.")])
+    sampled = tape.sample(renderer.answer(tape, said), {"abcdefghi": "look"})
+    longer = renderer.extend(sampled, [tool_result("abcdefghi", "There.")])
     assert (
         longer.ids.tolist() == renderer.render([user("a"), said, tool_result("abcdefghi", "There.")], LOOK).ids.tolist()
     )

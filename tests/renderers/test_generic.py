@@ -114,11 +114,16 @@ FOREIGN = [
 every_template = pytest.mark.parametrize("case", FOREIGN, ids=str)
 
 
+SHARE = -(-2000 // len(FOREIGN))
+"""How many conversations each template takes, so that the family has two thousand."""
+
+
 @every_template
-def test_ids_are_those_of_the_template(case):
+@pytest.mark.parametrize("seed", [5, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(1000, 1005))])
+def test_ids_are_those_of_the_template(case, seed):
     oracle, renderer = case.oracle(), case.renderer(literal=PARITY)
     taken = 0
-    for messages, tools in case.talks(5, 100):
+    for messages, tools in case.talks(seed, SHARE):
         prompt = messages[-1].role != "assistant"
         try:
             text = oracle.text(messages, tools, prompt=prompt)
@@ -128,7 +133,7 @@ def test_ids_are_those_of_the_template(case):
             continue
         assert renderer.render(messages, tools, prompt=prompt).ids.tolist() == renderer.engine.encode(text).tolist()
         taken += 1
-    assert taken > 50
+    assert taken > SHARE / 2
 
 
 def continued(renderer, messages, tools, at, stop):

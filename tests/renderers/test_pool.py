@@ -375,15 +375,22 @@ def cold_start(path, workers, kind):
     return done.stdout.strip()
 
 
-@pytest.mark.parametrize("workers", ["1", "4"])
-def test_eight_threads_may_ask_for_the_first_renderer_at_once(small_model, workers):
+KINDS = ("tokenizers", "fastokens", "tiktoken")
+
+
+@pytest.mark.parametrize(("kind", "workers"), [(KINDS[0], "1"), (KINDS[0], "4"), (KINDS[1], "4"), (KINDS[2], "4")])
+def test_eight_threads_may_ask_for_the_first_renderer_at_once(small_model, kind, workers):
+    if kind != KINDS[0]:
+        pytest.importorskip(kind)
     expected = str(tiny.renderer().render([user("hi 你好")]).ids.tolist())
-    assert cold_start(small_model, workers, "auto") == expected
+    assert cold_start(small_model, workers, kind) == expected
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("kind", ["tokenizers", "auto"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_cold_starts_of_a_real_tokenizer_never_fail(kind):
+    if kind != KINDS[0]:
+        pytest.importorskip(kind)
     path = vocabulary("qwen3")
     expected = str(renderer_for(load_engine(path), model="qwen3").render([user("hi 你好")]).ids.tolist())
     for attempt in range(20):

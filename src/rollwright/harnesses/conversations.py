@@ -62,10 +62,12 @@ class Heads:
         del self._newest[:-MAX_HEADS]
 
     def _match(self, messages: tuple[Message, ...]) -> tuple[int, int]:
-        for head in reversed(self._newest):
-            if _begins(messages, head.messages):
-                return head.tip, len(head.messages)
-        return self._trace.match(messages)
+        fitting = [head for head in reversed(self._newest) if _begins(messages, head.messages)]
+        if not fitting:
+            return self._trace.match(messages)
+        # A conversation that began with the same words later on is a shorter match, and would lose what came since.
+        longest = max(fitting, key=lambda head: len(head.messages))
+        return longest.tip, len(longest.messages)
 
 
 def _begins(whole: tuple[Message, ...], part: tuple[Message, ...]) -> bool:

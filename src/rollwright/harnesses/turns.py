@@ -57,7 +57,7 @@ class Turn:
         number = trace.prepare(self.prompt, self.call.model)
         try:
             with trace.phase(Phase.MODEL):
-                reply = await session.engine.complete(self.call)
+                reply = await session.engine.complete(self._named(number))
                 trace.queued(reply.queue_s)
         except BaseException as error:
             # Cancellation too: an open call would make the rollout look as if it had lost an answer.
@@ -88,7 +88,7 @@ class Turn:
         told = self.events
         try:
             with trace.phase(Phase.MODEL):
-                async with aclosing(session.engine.stream(self.call)) as events:
+                async with aclosing(session.engine.stream(self._named(number))) as events:
                     async for event in events:
                         if type(event) is End:
                             end = event
@@ -103,6 +103,11 @@ class Turn:
         await self._commit(number, reply)
         told.append(end_of(reply))
         yield told[-1]
+
+    def _named(self, number: int) -> ModelCall:
+        """The call with its place in the trace: an engine that keeps conversations must go on in this very one."""
+        name, follows = self._session.trace.names(number)
+        return msgspec.structs.replace(self.call, name=name, follows=follows)
 
     async def _commit(self, number: int, reply: ModelReply) -> None:
         session = self._session

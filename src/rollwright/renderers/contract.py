@@ -170,6 +170,11 @@ class Renderer(Protocol):
         """Tokens that end an answer. The first closes a turn of this format."""
         ...
 
+    @property
+    def image_ids(self) -> tuple[int, ...]:
+        """What stands for an image in a prompt; nothing if the format has no images."""
+        ...
+
     def render(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = (), *, prompt: bool = True) -> Tape:
         """The ids that the model's own template and tokenizer give. With `prompt`, the tape ends where the model is to
         speak; without, after the last message. UsageError for a conversation that the template refuses."""

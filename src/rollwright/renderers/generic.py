@@ -56,6 +56,7 @@ class GenericRenderer:
         self._lexicon = self._known.lexicon
         self._model = self._known.findings.model
         self.stop_ids = self._known.stop_ids
+        self.image_ids: tuple[int, ...] = ()
 
     @property
     def proven(self) -> frozenset[Shape]:

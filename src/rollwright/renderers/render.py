@@ -41,6 +41,8 @@ class TableRenderer:
         self.stop_ids = (engine.special(close), *(engine.specials[stop] for stop in others if stop in engine.specials))
         self.closing_ids = (self.stop_ids[0], *(engine.special(stop) for stop in family.closing))
         """Tokens that end an answer and close its turn."""
+        self._opening = {engine.special(stop): stop for stop in family.opening}
+        self.image_ids: tuple[int, ...] = tuple(engine.encode(family.image).tolist()) if family.image else ()
         self._lexicon = lexicon_of(engine, family.plain)
         self._tags = Tags(family, engine)
         self._turns = Turns(family, self.options)
@@ -79,12 +81,14 @@ class TableRenderer:
         script.note = tape.note
         script.turn(tape.messages - 1, "assistant")
         speech = self.table.speech
-        closed = len(tape.added) > 0 and int(tape.added[-1]) in self.closing_ids
-        script.frame(speech.gap if closed else speech.close + speech.gap)
+        last = int(tape.added[-1]) if len(tape.added) else -1
+        opening = self._opening.get(last)
+        if opening is None:
+            script.frame(speech.gap if last in self.closing_ids else speech.close + speech.gap)
         self._turns.write(script, messages, 0, tape.messages, len(messages), self._names(tape))
         total = tape.messages + len(messages)
         self._turns.write_prompt(script, total)
-        if self.table.stop_opens and closed and not self._continues(script, int(tape.added[-1])):
+        if opening is not None and not _continues(script, opening):
             return self._decline(Reason.STOPPED_OTHERWISE)
         return Tape(
             added=self._lexicon.encode(script.pieces),
@@ -103,18 +107,13 @@ class TableRenderer:
         self._metrics.counter("renderer_declined_total", DECLINED_HELP, family=self.family, reason=reason).inc()
         return Declined(reason)
 
-    def _continues(self, script: Script, stop: int) -> bool:
-        """Take what opens the next turn from the script, where the answer ended with it. False if another one opens."""
-        first = script.pieces[0]
-        opening = next(text for text in self.table.stops if self.engine.specials.get(text) == stop)
-        script.pieces[0] = first._replace(text=first.text.removeprefix(opening))
-        return first.text.startswith(opening)
-
     def _reasons(self, ids: Ids) -> bool:
         """Whether an answer holds reasoning that may be dropped. An empty block is none if one stays where
         reasoning was dropped."""
         if self._think_id is None:
             return False
+        if self._turns.prompt_opens and (not len(ids) or ids[0] != self._think_end_id):
+            return True
         found = np.flatnonzero(ids == self._think_id)
         if self._think_end_id is None or not len(found):
             return len(found) > 0
@@ -125,17 +124,20 @@ class TableRenderer:
             return self.table.parser(self.engine, self.options, tape)
         turns, thinking = self._turns, self.table.speech.thinking
         skip = "" if thinking is None or turns.thinks else thinking.off_skip
-        return PushParser(self._tags, tape, inside=turns.thinks and turns.prompt_reasons, skip=skip)
+        inside = (turns.thinks and turns.prompt_reasons) or turns.resumes(self.engine, tape)
+        return PushParser(self._tags, tape, inside=inside, skip=skip)
 
     def answer(self, tape: Tape, message: Message) -> Ids:
         script = Script(self.options.literal, self.table.image)
         script.turn(tape.messages, "assistant")
+        script.resumes = self._turns.resumes(self.engine, tape)
         self._turns.write_answer(script, message)
         return self._lexicon.encode(script.pieces)
 
     def _names(self, tape: Tape) -> Mapping[str, str]:
-        """The tools that the tape's answer called, where results name them again."""
-        if tape.calls or tape.before is None or self.table.results is None or not self.table.results.named:
+        """The tools that the tape's answer called, where results name them again or stand in their order."""
+        form = self.table.results
+        if tape.calls or tape.before is None or form is None or not (form.named or form.by_call):
             return tape.calls
         parser = self.parser(tape.before)
         events = [*parser.feed(tape.added), *parser.end()]
@@ -167,6 +169,13 @@ class TableRenderer:
             # The prompt holds an empty block, and the template leaves it out of what is past.
             return True
         return reasoned and thinking.past is Past.DROPPED and self._turns.last_query(messages) is not None
+
+
+def _continues(script: Script, opening: str) -> bool:
+    """Take what opens the next turn from the script, where the answer ended with it. False if another one opens."""
+    first = script.pieces[0]
+    script.pieces[0] = first._replace(text=first.text.removeprefix(opening))
+    return first.text.startswith(opening)
 
 
 def tools_hash(tools: Sequence[ToolSpec]) -> str:

@@ -29,7 +29,9 @@ _piece = tuple.__new__
 class Script:
     """Collects pieces. The table's writers call `frame` and `said`; `turn` tells whose pieces follow."""
 
-    __slots__ = ("_literal", "_message", "_policy", "_role", "asks", "image", "note", "pieces", "reasoned", "speaker")
+    __slots__ = (
+        "_literal", "_policy", "_role", "asks", "image", "message", "note", "pieces", "reasoned", "resumes", "speaker",
+    )  # fmt: skip
 
     def __init__(self, literal: Literals, image: str = "") -> None:
         self.pieces: list[Piece] = []
@@ -38,16 +40,18 @@ class Script:
         """A block of reasoning was written."""
         self.asks = True
         """The prompt of an answer follows the last message."""
+        self.resumes = False
+        """The prompt has begun the reasoning of the answer that is to be written."""
         self.note = ""
         """What a table's writer wants to know when the tape is extended."""
         self.speaker: Role = "system"
-        """Who spoke last, the system apart."""
+        """Who spoke last, apart from a system whose words stand elsewhere."""
         self._literal = literal
         self.turn(-1, "system")
 
     def turn(self, message: int, role: Role) -> None:
         """What follows belongs to this message; -1 is the format itself."""
-        self._message = message
+        self.message = message
         if role != "system":
             self.speaker = role
         self._role: Role = role
@@ -56,16 +60,16 @@ class Script:
     def frame(self, text: str) -> None:
         """A constant of the table."""
         if text:
-            self.pieces.append(_piece(Piece, (text, None, self._message, self._role, "")))
+            self.pieces.append(_piece(Piece, (text, None, self.message, self._role, "")))
 
     def said(self, text: str) -> None:
         if text:
-            self.pieces.append(_piece(Piece, (text, self._policy, self._message, self._role, "")))
+            self.pieces.append(_piece(Piece, (text, self._policy, self.message, self._role, "")))
 
     def picture(self, image: Image) -> None:
         if not self.image:
             raise UsageError("this format has no images; take a multimodal member of the family or leave them out")
-        self.pieces.append(Piece(self.image, None, self._message, self._role, image.sha256))
+        self.pieces.append(Piece(self.image, None, self.message, self._role, image.sha256))
 
     def shown(self, parts: Sequence[Part], words: Callable[[str], str]) -> None:
         """Texts and images of one message, in order, after the template's treatment of the whole."""

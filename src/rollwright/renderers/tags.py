@@ -83,5 +83,5 @@ class Tags:
             return
         self.think_lead, _, self.thought_skip = self.thinking.open.partition(self.thinking.begin)
         self.thought_lead, _, self.answer_skip = self.thinking.close.partition(self.thinking.end)
-        given = self.thinking.prompt.partition(self.thinking.begin)[2]
+        given = (self.thinking.prompt or self.thinking.resumes).partition(self.thinking.begin)[2]
         self.prompt_skip = self.thought_skip.removeprefix(given)

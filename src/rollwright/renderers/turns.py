@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from rollwright.wire import Message, Reasoning, Text, ToolResult, ToolSpec, UsageError
+from rollwright.wire import Image, Message, Reasoning, Text, ToolResult, ToolSpec, UsageError
 
 from .contract import LiteralPolicy, RenderOptions, ThinkingPolicy
-from .families.table import Family, Past, Shown, Thinking
+from .engine import TokenEngine
+from .families.table import Family, Past, Results, Shown, Thinking
 from .script import Script, spoken
+from .tape import Tape
 
 _FIELDS = re.compile(r"(\{name\}|\{id\})")
 
@@ -23,7 +25,7 @@ class Turns:
         self._keeps = options.history is ThinkingPolicy.KEEP
         thinking = family.speech.thinking
         asked = options.thinking if options.thinking is not None else thinking is not None and thinking.on
-        self.thinks = thinking is not None and asked
+        self.thinks = thinking is not None and (asked or thinking.always)
         """The model is asked to think."""
         self.prompt = family.speech.open
         """What makes the model speak."""
@@ -32,7 +34,10 @@ class Turns:
         self.prompt_reasons = thinking is not None and thinking.begin in self.prompt
         # An empty block that stands for dropped reasoning as well is not dropped itself.
         lasts = thinking is not None and not self.thinks and thinking.prompt_off == thinking.dropped
-        self._prompt_drops = self.prompt_reasons and not lasts
+        self.prompt_opens = thinking is not None and self.thinks and thinking.dropped == thinking.prompt + thinking.end
+        """The prompt begins a block that is not dropped if the model closes it at once."""
+        self._prompt_drops = self.prompt_reasons and not lasts and not self.prompt_opens
+        self._resumes = thinking.resumes if thinking is not None and self.thinks else ""
         self._results = _FIELDS.split(family.results.each_open if family.results else "")
 
     def last_query(self, messages: Sequence[Message]) -> int | None:
@@ -54,8 +59,7 @@ class Turns:
         thinking = self._family.speech.thinking
         if query is None:
             query = -1 if thinking is not None and thinking.without_query else len(messages)
-        names = _names(messages) if self._family.results and self._family.results.named else {}
-        self.write(script, messages, at, 0, query, names, tools)
+        self.write(script, messages, at, 0, query, {}, tools)
 
     def write(
         self,
@@ -68,7 +72,7 @@ class Turns:
         tools: Sequence[ToolSpec] = (),
     ) -> None:
         """`messages[at:]`, the first of `messages` being number `offset` of the conversation. Answers after `query`
-        show their reasoning; `names` has the tools' names by call id."""
+        show their reasoning; `names` has the tools' names by call id, for results whose calls are not among these."""
         count, heard = len(messages), self._family.heard
         while at < count:
             message = messages[at]
@@ -85,12 +89,21 @@ class Turns:
             at += 1
 
     def write_prompt(self, script: Script, message: int) -> None:
-        goes_on = self._family.speech.goes_on and script.speaker == "tool"
+        speaker = script.speaker
+        instead = self._family.speech.after.get(speaker)
         script.turn(message, "assistant")
-        if goes_on:
+        if instead is None:
+            script.frame(self.prompt)
+            script.reasoned |= self._prompt_drops
             return
-        script.frame(self.prompt)
-        script.reasoned |= self._prompt_drops
+        script.frame(instead)
+        if speaker == "tool" and self._resumes:
+            script.frame(self._resumes)
+            script.reasoned = True
+
+    def resumes(self, engine: TokenEngine, tape: Tape) -> bool:
+        """Whether the tape ends inside of reasoning that its prompt began after results of tools."""
+        return bool(self._resumes) and engine.decode(tape.added[-len(self._resumes) :]).endswith(self._resumes)
 
     def write_answer(self, script: Script, message: Message) -> None:
         """What follows the prompt when the model says `message`, up to its stop token."""
@@ -112,6 +125,8 @@ class Turns:
         wrap = self._family.user if message.role == "user" else self._family.system
         if wrap is None:
             raise UsageError("this format has a system message at the beginning only")
+        if wrap.open:
+            script.speaker = message.role
         script.frame(wrap.open)
         script.shown(message.parts, wrap.words)
         script.frame(wrap.close)
@@ -122,27 +137,45 @@ class Turns:
         form = self._family.results
         if form is None:
             raise UsageError("this format has no results of tools")
-        open_, closing = form.open, ""
+        names = ((form.named or form.by_call) and _names(messages, at)) or names
+        found: list[tuple[int, ToolResult]] = []
         while at < len(messages) and messages[at].role == "tool":
-            for result in _results(messages[at]):
-                script.frame(closing)
-                script.turn(offset + at, "tool")
-                self._open_result(script, open_, result, names)
-                script.shown(result.content, form.words)
-                if form.id_lead:
-                    script.frame(form.id_lead)
-                    script.said(form.id_words(result.call_id))
-                open_, closing = form.between, form.each_close
+            found += [(at, result) for result in _results(messages[at])]
             at += 1
+        open_, closing = form.open, ""
+        for index, result in _by_call(found, names) if form.by_call else found:
+            script.frame(closing)
+            script.turn(offset + index, "tool")
+            self._open_result(script, open_, result, names)
+            closing = self._write_result(script, form, result)
+            open_ = form.between
         script.frame(closing + form.close)
+        if form.tail is not None:
+            form.tail(script, messages, at)
         return at
+
+    def _write_result(self, script: Script, form: Results, result: ToolResult) -> str:
+        """One result, and what is left to be written to close it."""
+        if form.images_last and any(isinstance(part, Image) for part in result.content):
+            script.said(form.words(spoken(result.content, "")))
+            script.frame(form.each_close)
+            for part in result.content:
+                if isinstance(part, Image):
+                    script.picture(part)
+            return ""
+        script.shown(result.content, form.words)
+        if form.id_lead:
+            script.frame(form.id_lead)
+            script.said(form.id_words(result.call_id))
+        return form.each_close
 
     def _open_result(self, script: Script, before: str, result: ToolResult, names: Mapping[str, str]) -> None:
         first, *fields = self._results
+        unnamed = self._family.results.unnamed if self._family.results is not None else ""
         script.frame(before + first)
         for word in fields:
             if word == "{name}":
-                script.said(_name(names, result.call_id))
+                script.said(_name(names, result.call_id, unnamed))
             elif word == "{id}":
                 script.said(result.call_id)
             else:
@@ -222,10 +255,24 @@ def _results(message: Message) -> list[ToolResult]:
     return [ToolResult("", rest)]
 
 
-def _name(names: Mapping[str, str], id: str) -> str:
-    """The tool that a result is of. Where there was one call only, its result needs no id to be known."""
-    return names.get(id) or (next(iter(names.values())) if len(names) == 1 else "")
+def _by_call(found: list[tuple[int, ToolResult]], names: Mapping[str, str]) -> list[tuple[int, ToolResult]]:
+    """Results in the order of their calls; as they came, if they do not tell their calls apart."""
+    order = {id: at for at, id in enumerate(names)}
+    ids = {result.call_id for _, result in found}
+    if len(ids) < len(found) or not ids <= order.keys() or "" in order:
+        return found
+    return sorted(found, key=lambda item: order[item[1].call_id])
 
 
-def _names(messages: Sequence[Message]) -> dict[str, str]:
-    return {call.id: call.name for message in messages for call in message.tool_calls}
+def _name(names: Mapping[str, str], id: str, unnamed: str) -> str:
+    """The tool that a result is of. Where there was one call only, its result needs no id to be known, unless the
+    format has a word for what is not known."""
+    if unnamed or len(names) != 1:
+        return names.get(id, unnamed)
+    return next(iter(names.values()))
+
+
+def _names(messages: Sequence[Message], at: int) -> dict[str, str]:
+    """The tools that were called last before `at`, by call id. Ids of earlier turns may be the same ones again."""
+    calls = next((found for back in range(at - 1, -1, -1) if (found := messages[back].tool_calls)), ())
+    return {call.id: call.name for call in calls}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from secrets import token_hex
 
 import msgspec
 
@@ -33,6 +34,7 @@ class LiveTrace:
         """`policy_version` says what the engine serves now, for engines that do not tell it themselves."""
         self.task_id = task_id
         self.attempt = attempt
+        self._key = token_hex(8)
         self.tools: tuple[ToolSpec, ...] = ()
         self.runtime = ""
         self.info: dict[str, str | int | float | bool | None] = {}
@@ -116,6 +118,10 @@ class LiveTrace:
         self._calls.append(CallRecord(prompt=prompt, model=model, started_s=self._now(), policy_version=version))
         self._open.add(len(self._calls) - 1)
         return len(self._calls) - 1
+
+    def names(self, call: int) -> tuple[str, str]:
+        """The name of the call's answer, and of the answer that its prompt goes on after: unlike those of any trace."""
+        return f"{self._key}/{call}", f"{self._key}/{self._nearest_call[self._calls[call].prompt]}"
 
     def commit(self, call: int, reply: ModelReply) -> int:
         """Put the answer on record, before anyone sees it, and return its node."""

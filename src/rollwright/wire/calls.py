@@ -57,6 +57,11 @@ class ModelCall(msgspec.Struct, frozen=True, gc=False):
     """The dialect that `extra` was read in. It means nothing in another one, so an engine of another drops it."""
     source: Source | None = None
     """What the call was read from. A copy of the call that says something else may keep it."""
+    name: str = ""
+    """What the answer is called by whoever asks; empty if they have no name for it."""
+    follows: str = ""
+    """The name of the answer that the call goes on after. Equal words may have been sampled in other tokens elsewhere,
+    so an engine that keeps conversations goes on in this one or in none. Empty: whoever asks does not know."""
 
 
 class Finish(StrEnum):

@@ -315,9 +315,9 @@ async def test_another_tool_list_is_another_render():
         assert engine.stats.declined == {"tools_changed": 1}
 
 
-async def test_images_are_refused_before_anything_is_sent():
+async def test_images_are_refused_where_the_format_has_none_before_anything_is_sent():
     async with world() as (engine, server):
-        with pytest.raises(EngineRefused, match="takes no images"):
+        with pytest.raises(EngineRefused, match="has no images"):
             await ask(engine, [Message("user", (Image("0" * 64, "image/png"),))])
         assert server.log == []
 

@@ -8,6 +8,7 @@ a tokenizer would not choose, now and then, so that a client that tokenizes them
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from hashlib import blake2b
 from random import Random
 
@@ -15,7 +16,19 @@ import msgspec
 import numpy as np
 
 from rollwright.renderers.contract import Renderer
-from rollwright.wire import CallTokens, Finish, Message, ModelCall, ModelReply, Routing, Usage, user
+from rollwright.wire import (
+    CallTokens,
+    Finish,
+    Image,
+    Message,
+    ModelCall,
+    ModelReply,
+    Routing,
+    Text,
+    Usage,
+    WireError,
+    user,
+)
 from rollwright.wire.arrays import Ids, column
 
 from .config import ScriptedConfig
@@ -24,11 +37,14 @@ from .tape import draw_logprobs, route
 
 PROMPT_IDS = "prompt_ids"
 """Where a call holds the ids of its prompt, among its unknown fields."""
+WIDE_IDS = "wide_ids"
+"""Likewise, the same ids with every image as wide as the model would see it."""
 ROUTED_START = "routed_start"
 """Likewise, the first position whose routed experts are wanted."""
 
 _MAX_TURNS = 16384
 _UNUSUAL = 0.2
+_NARROWEST, _WIDTHS = 2, 7
 
 
 class Voice:
@@ -40,7 +56,24 @@ class Voice:
         self._asked = renderer.render((user("?"),))
         self._turns: OrderedDict[bytes, tuple[Message, ...]] = OrderedDict()
 
-    def hear(self, ids: Ids) -> tuple[Message, ...]:
+    def widen(self, ids: Ids, images: Sequence[Image]) -> Ids:
+        """The ids with the placeholder of each image repeated, as often as its hash says."""
+        places = self._pictures(ids)
+        if len(places) != len(images):
+            raise WireError(f"the prompt has room for {len(places)} images and {len(images)} came")
+        counts = np.ones(len(ids), np.int64)
+        counts[places] = [_NARROWEST + int(image.sha256[:2], 16) % _WIDTHS for image in images]
+        return np.repeat(ids, counts)
+
+    def _pictures(self, ids: Ids) -> list[int]:
+        """Where the tokens stand that images are widened from: the middle of what the format puts for an image."""
+        frame = np.array(self.renderer.image_ids, np.int32)
+        if not len(frame) or len(ids) < len(frame):
+            return []
+        found = np.flatnonzero((np.lib.stride_tricks.sliding_window_view(ids, len(frame)) == frame).all(axis=1))
+        return [int(at) + len(frame) // 2 for at in found]
+
+    def hear(self, ids: Ids, images: Sequence[Image] = ()) -> tuple[Message, ...]:
         """The conversation of a prompt."""
         known: tuple[Message, ...] = ()
         start, done, state = 0, 0, blake2b(digest_size=16)
@@ -52,23 +85,24 @@ class Voice:
                 found = self._turns.get(state.digest())
                 if found is not None:
                     known, start = found, end
-        return (*known, user(self.renderer.engine.decode(ids[start:])))
+        new = images[len(self._pictures(ids[:start])) :] if images else ()
+        return (*known, Message("user", (Text(self.renderer.engine.decode(ids[start:])), *new)))
 
     def speak(self, call: ModelCall, reply: ModelReply, conversation: bytes) -> ModelReply:
         """The reply in ids, cut where the call wants it cut, and remembered."""
         prompt: Ids = call.extra[PROMPT_IDS]
+        wide: Ids = call.extra[WIDE_IDS]
         ids = self._sampled(reply.message, draw(self._config.seed, "ids", conversation, 0))
         limit = call.sampling.max_tokens
         finish = Finish.STOP
         if limit is not None and len(ids) > limit:
             ids, finish = ids[:limit], Finish.LENGTH
-        whole = np.concatenate([prompt, ids])
-        self._remember(whole, (*call.messages, reply.message))
+        self._remember(np.concatenate([prompt, ids]), (*call.messages, reply.message))
         tokens = None
         if self._config.tokens:
             logprobs = draw_logprobs(draw(self._config.seed, "logprobs", conversation, 0), len(ids))
-            tokens = CallTokens(prompt, ids, logprobs, self._routing(whole, call))
-        told = {"finish": finish, "usage": Usage(len(prompt), len(ids)), "tokens": tokens}
+            tokens = CallTokens(wide, ids, logprobs, self._routing(np.concatenate([wide, ids]), call))
+        told = {"finish": finish, "usage": Usage(len(wide), len(ids)), "tokens": tokens}
         return msgspec.structs.replace(reply, model=reply.model or call.model, **told)
 
     def _routing(self, whole: Ids, call: ModelCall) -> Routing | None:

@@ -4,8 +4,8 @@ Messages become ids by extending the tape of the call that they continue, so wha
 a conversation that continues none of ours, or that the format cannot extend, is rendered whole. Ids become a message by
 the family's parser. What the server was sent and what it sampled are the tokens of the reply.
 
-It keeps tapes within a budget and no other state of a conversation. Images are refused: the server would need their
-pixels beside the ids.
+It keeps tapes within a budget and no other state of a conversation. Images are sent beside the ids; the server widens
+their placeholders and tells what it made of them.
 """
 
 from __future__ import annotations
@@ -39,14 +39,15 @@ from rollwright.wire import (
     ModelReply,
     ReplyBuilder,
     Sampling,
-    ToolResult,
     Usage,
     UsageError,
     WireError,
     reply_of,
     user,
 )
+from rollwright.wire.arrays import Ids
 
+from .pictures import content_parts, shown, widens
 from .reader import TokenStreamReader
 from .routing import placed
 from .server import ContextLimit, token_endpoint
@@ -81,6 +82,8 @@ class Asked(msgspec.Struct, frozen=True, eq=False):
     before: Turn | None
     """The turn whose tape was extended."""
     routed_from: int | None
+    pictured: bool
+    """The prompt holds images, which the server widens."""
     body: bytes
 
 
@@ -172,30 +175,43 @@ class TokensEngine:
     # From messages to ids.
 
     async def _ask(self, call: ModelCall, *, stream: bool) -> Asked:
-        _refuse_images(call)
         call = msgspec.structs.replace(call, stream=stream, model=call.model or self.model)
         try:
             tape, before = await self._prompt(call)
         except UsageError as error:
             raise EngineRefused(f"the call cannot be rendered: {error}") from error
+        known = shown(call.messages)
+        parts = await self._parts(tape, known) if known else ()
         routed_from = None
         if self._config.routed_experts:
             # The last id that was sampled has no row yet: the rows go on where the ones on record end.
-            routed_from = min(before.routed, len(tape) - 1) if before is not None else 0
+            routed_from = before.routed if before is not None else 0
+            routed_from = routed_from if parts else min(routed_from, len(tape) - 1)
+        room = await self._limit.room(len(tape), call.sampling.max_tokens, call.model)
         ask = TokenAsk(
             model=call.model,
             ids=tape.ids,
             sampling=call.sampling,
             stop_ids=self._pool.renderer.stop_ids,
-            max_tokens=await self._limit.room(len(tape), call.sampling.max_tokens, call.model),
+            # How wide images become is the server's to know, and so is the room that is left beside them.
+            max_tokens=None if parts and call.sampling.max_tokens is None else room,
             routed_from=routed_from,
             stream=stream,
+            content_parts=parts,
             extra=call.extra,
         )
-        return Asked(call, tape, before, routed_from, self._wire.write_ask(ask))
+        return Asked(call, tape, before, routed_from, bool(parts), self._wire.write_ask(ask))
+
+    async def _parts(self, tape: Tape, known: dict[str, Image]) -> tuple[dict[str, Any], ...]:
+        if not self._wire.takes_images:
+            raise EngineRefused(
+                f"the {self._wire.name} path of {self._name} takes no images beside ids; set engine.tokens.endpoint to "
+                "generate, or use the relay engine"
+            )
+        return await content_parts(tape, known, self.images)
 
     async def _prompt(self, call: ModelCall) -> tuple[Tape, Turn | None]:
-        turn = self._shelf.find(call.messages)
+        turn = self._shelf.find(call.messages, call.follows)
         if turn is not None:
             longer = await self._pool.extend(turn.tape, call.messages[turn.count :], call.tools)
             if not isinstance(longer, Declined):
@@ -234,9 +250,7 @@ class TokensEngine:
                 f"{self._name} answered without token ids or logprobs; a router in between may strip them: "
                 "use the address of the engine itself"
             )
-        prompt = asked.tape.ids
-        if len(tokens.prompt_ids) and not np.array_equal(tokens.prompt_ids, prompt):
-            raise EngineRefused(f"{self._name} was shown other ids than it was sent; something in between changed them")
+        prompt = self._prompted(asked, tokens.prompt_ids)
         routing = None
         if asked.routed_from is not None:
             if tokens.routing is None:
@@ -248,6 +262,17 @@ class TokensEngine:
             except WireError as error:
                 raise EngineRefused(f"{self._name} sent what makes no sense: {error}") from error
         return CallTokens(prompt, tokens.completion_ids, tokens.logprobs, routing)
+
+    def _prompted(self, asked: Asked, told: Ids) -> Ids:
+        """The ids that the model was shown: what was sent, with its images widened by the server."""
+        prompt = asked.tape.ids
+        if asked.pictured and not len(told):
+            raise EngineRefused(f"{self._name} does not tell what ids images became; it must know return_token_ids")
+        if asked.pictured and widens(told, prompt, asked.tape.images):
+            return told
+        if len(told) and not np.array_equal(told, prompt):
+            raise EngineRefused(f"{self._name} was shown other ids than it was sent; something in between changed them")
+        return prompt
 
     def _remember(self, asked: Asked, reply: ModelReply) -> None:
         assert reply.tokens is not None
@@ -261,6 +286,7 @@ class TokensEngine:
             count=len(asked.call.messages) + 1,
             tape=asked.tape.sample(tokens.completion_ids, names),
             routed=routed,
+            name=asked.call.name,
         )
         self._shelf.put(turn)
 
@@ -272,11 +298,3 @@ def _finish(told: Finish, parsed: Finish) -> Finish:
 
 def _usage(tokens: CallTokens) -> Usage:
     return Usage(len(tokens.prompt_ids), len(tokens.completion_ids))
-
-
-def _refuse_images(call: ModelCall) -> None:
-    def shown(parts: tuple[Any, ...]) -> bool:
-        return any(isinstance(part, Image) or (isinstance(part, ToolResult) and shown(part.content)) for part in parts)
-
-    if any(shown(message.parts) for message in call.messages):
-        raise EngineRefused("the tokens engine takes no images; use the relay engine for calls that show some")

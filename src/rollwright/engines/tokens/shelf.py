@@ -1,8 +1,10 @@
 """Which conversation a call continues, and the tape that it left.
 
-A call that goes on after an answer of ours is found by that answer: by its value first, then by walking back over what
-was said before it. Messages that are the same objects compare at the speed of pointers. Each turn keeps only what it
-added, and the least recently used turns are forgotten past a budget; what was forgotten is rendered anew.
+A call that names the answer it goes on after finds that one or none: two conversations may have heard the same words in
+other tokens, and each must go on in its own. A call that names none is found by the value of its last answer, then by
+walking back over what was said before it. Messages that are the same objects compare at the speed of pointers. Each
+turn keeps only what it added, and the least recently used turns are forgotten past a budget; what was forgotten is
+rendered anew.
 """
 
 from __future__ import annotations
@@ -32,6 +34,8 @@ class Turn:
     tape: Tape
     routed: int = 0
     """How many positions have their routed experts on record, without a gap from the first."""
+    name: str = ""
+    """Of the answer, as whoever asked has it."""
 
     def begins(self, messages: Sequence[Message]) -> bool:
         """Whether `messages` begin with this turn's conversation."""
@@ -51,6 +55,7 @@ class Shelf:
         self._bytes = 0
         self._turns: OrderedDict[Turn, None] = OrderedDict()
         self._by_answer: dict[tuple[int, Message], list[Turn]] = {}
+        self._by_name: dict[str, Turn] = {}
         self.forgotten = 0
 
     def __len__(self) -> int:
@@ -59,8 +64,15 @@ class Shelf:
     def __repr__(self) -> str:
         return f"<Shelf {len(self)} turns, {self._bytes} bytes, {self.forgotten} forgotten>"
 
-    def find(self, messages: Sequence[Message]) -> Turn | None:
-        """The newest turn that `messages` continue after their last answer. None if that answer is not ours."""
+    def find(self, messages: Sequence[Message], name: str = "") -> Turn | None:
+        """The turn of this name, if `messages` continue it; without a name, the newest that they continue after their
+        last answer. None if there is none of ours."""
+        if name:
+            named = self._by_name.get(name)
+            if named is None or not named.begins(messages):
+                return None
+            self._turns.move_to_end(named)
+            return named
         last = next((at for at in range(len(messages) - 1, -1, -1) if messages[at].role == "assistant"), -1)
         if last < 0:
             return None
@@ -77,6 +89,8 @@ class Shelf:
         self._turns[turn] = None
         self._bytes += _cost(turn)
         self._by_answer.setdefault((turn.count, turn.added[-1]), []).append(turn)
+        if turn.name:
+            self._by_name[turn.name] = turn
         while self._bytes > self._budget and len(self._turns) > 1:
             self._forget(self._turns.popitem(last=False)[0])
 
@@ -88,6 +102,8 @@ class Shelf:
         twins.remove(turn)
         if not twins:
             del self._by_answer[key]
+        if self._by_name.get(turn.name) is turn:
+            del self._by_name[turn.name]
 
 
 def _cost(turn: Turn) -> int:

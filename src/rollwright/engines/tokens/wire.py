@@ -34,10 +34,13 @@ class TokenAsk(msgspec.Struct, frozen=True, eq=False):
     ids: Ids
     sampling: Sampling
     stop_ids: tuple[int, ...]
-    max_tokens: int
+    max_tokens: int | None
+    """None: as many as the server has room for."""
     routed_from: int | None = None
     """The first position whose routed experts are wanted; None for none."""
     stream: bool = False
+    content_parts: tuple[dict[str, Any], ...] = ()
+    """The images that the placeholders stand for, in their order."""
     extra: dict[str, Any] = {}
     """Fields of the request that we do not know."""
 
@@ -71,6 +74,7 @@ class AnswerIn(msgspec.Struct):
     """A whole answer, or one piece of a stream."""
 
     choices: list[ChoiceIn] = []
+    prompt_token_ids: list[TokenId] | None = None
     model: str | None = None
     policy_version: int = 0
     error: Any = None
@@ -84,6 +88,8 @@ class TokenWire(ClientSide, Protocol):
 
     @property
     def name(self) -> str: ...
+    @property
+    def takes_images(self) -> bool: ...
     def write_ask(self, ask: TokenAsk) -> bytes: ...
 
 
@@ -92,6 +98,7 @@ class GenerateWire(OpenAiBorders):
 
     name = "generate"
     path = "/inference/v1/generate"
+    takes_images = True
 
     def write_ask(self, ask: TokenAsk) -> bytes:
         params: dict[str, Any] = {
@@ -104,6 +111,8 @@ class GenerateWire(OpenAiBorders):
         if ask.routed_from is not None:
             params["routed_experts_prompt_start"] = ask.routed_from
         body = {**ask.extra, "model": ask.model, "token_ids": ask.ids, "sampling_params": params, "stream": ask.stream}
+        if ask.content_parts:
+            body |= {"content_parts": ask.content_parts, "return_token_ids": True}
         return dumps(body)
 
     def read_reply(self, body: bytes) -> ModelReply:
@@ -115,6 +124,7 @@ class CompletionsWire(OpenAiBorders):
 
     name = "completions"
     path = "/v1/completions"
+    takes_images = False
 
     def write_ask(self, ask: TokenAsk) -> bytes:
         body: dict[str, Any] = {
@@ -155,6 +165,8 @@ class Gatherer:
             raise_engine_error(answer.error)
         self.model = answer.model or self.model
         self.policy_version = answer.policy_version or self.policy_version
+        if answer.prompt_token_ids is not None:
+            self._prompt = column(answer.prompt_token_ids, "i4")
         if not answer.choices:
             return []
         if len(answer.choices) > 1:
@@ -205,7 +217,9 @@ def _sampling(ask: TokenAsk) -> dict[str, Any]:
     fields: dict[str, Any] = {name: value for name, value in wanted.items() if value is not None}
     if sampling.stop:
         fields["stop"] = sampling.stop
-    return {**fields, "max_tokens": ask.max_tokens}
+    if ask.max_tokens is not None:
+        fields["max_tokens"] = ask.max_tokens
+    return fields
 
 
 WIRES: dict[str, TokenWire] = {"generate": GenerateWire(), "completions": CompletionsWire()}

@@ -6,9 +6,11 @@ import hashlib
 import re
 
 from .deepseek import DEEPSEEK_V4, DEEPSEEK_V4_FLASH
+from .deepseek3 import DEEPSEEK_V3, DEEPSEEK_V3_0324
 from .deepseek31 import DEEPSEEK_V3_1
 from .gemma import GEMMA3
-from .glm import GLM4_5, GLM4_7
+from .gemma4 import GEMMA4
+from .glm import GLM4_5, GLM4_7, GLM5_2, GLM5_3
 from .harmony import GPT_OSS
 from .kimi import KIMI_K2
 from .llama import LLAMA3
@@ -29,8 +31,11 @@ FAMILIES: tuple[Family, ...] = (
     QWEN3_8,
     LLAMA3,
     GEMMA3,
+    GEMMA4,
     MISTRAL_NEMO,
     GPT_OSS,
+    DEEPSEEK_V3,
+    DEEPSEEK_V3_0324,
     DEEPSEEK_V3_1,
     DEEPSEEK_V4,
     DEEPSEEK_V4_FLASH,
@@ -40,6 +45,8 @@ FAMILIES: tuple[Family, ...] = (
     NEMOTRON3_ULTRA,
     GLM4_5,
     GLM4_7,
+    GLM5_2,
+    GLM5_3,
 )
 
 

@@ -21,17 +21,21 @@ class NamedCalls:
     end: str
     middle: str
     """Between the name and the arguments."""
+    before: str = ""
+    """Between the tag and the name."""
+    after: str = ""
+    """Between the arguments and the tag."""
     lead: str = ""
     between: str = ""
     tail: str = ""
     bare: bool = False
 
     def write(self, script: Script, call: ToolCall) -> None:
-        script.frame(self.begin)
+        script.frame(self.begin + self.before)
         script.said(call.name)
         script.frame(self.middle)
         script.said(call.arguments)
-        script.frame(self.end)
+        script.frame(self.after + self.end)
 
     def reader(self, tools: Sequence[ToolSpec], index: int, id: str) -> NamedReader:
         return NamedReader(self, index, id)
@@ -41,7 +45,7 @@ class NamedReader:
     """Tells the name as soon as it is there, and the arguments as they come."""
 
     def __init__(self, form: NamedCalls, index: int, id: str) -> None:
-        self._middle = form.middle
+        self._form = form
         self._index = index
         self._id = id
         self._named = False
@@ -49,18 +53,31 @@ class NamedReader:
         self._arguments: list[str] = []
 
     def feed(self, text: str) -> list[Delta]:
-        if self._named:
-            self._arguments.append(text)
-            return [ToolCallDelta(self._index, text)]
         self._held += text
-        name, middle, arguments = self._held.partition(self._middle)
+        if self._named:
+            return self._told(len(self._held) - _overlap(self._held, self._form.after))
+        name, middle, arguments = self._held.partition(self._form.middle)
         if not middle:
             return []
-        self._named = True
-        events: list[Delta] = [ToolCallDelta(self._index, "", self._id, name)]
-        return events + self.feed(arguments) if arguments else events
+        self._named, self._held = True, ""
+        events: list[Delta] = [ToolCallDelta(self._index, "", self._id, name.removeprefix(self._form.before))]
+        return events + self.feed(arguments)
 
     def close(self, closed: bool) -> tuple[list[Delta], Status]:
         if not self._named:
             return [], Status.MALFORMED
-        return [], Status.OK if is_object("".join(self._arguments)) else Status.BAD_ARGUMENTS
+        # What the format puts after the arguments is no part of them; the beginning of it may be.
+        events = self._told(len(self._held.removesuffix(self._form.after)) if closed else len(self._held))
+        return events, Status.OK if is_object("".join(self._arguments)) else Status.BAD_ARGUMENTS
+
+    def _told(self, length: int) -> list[Delta]:
+        text, self._held = self._held[:length], self._held[length:]
+        if not text:
+            return []
+        self._arguments.append(text)
+        return [ToolCallDelta(self._index, text)]
+
+
+def _overlap(text: str, tail: str) -> int:
+    """How many characters at the end of `text` may be the beginning of `tail`, or all of it."""
+    return next((length for length in range(min(len(text), len(tail)), 0, -1) if text.endswith(tail[:length])), 0)

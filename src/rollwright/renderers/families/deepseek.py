@@ -61,7 +61,7 @@ class DeepSeekHead:
     def write(
         self, script: Script, messages: Sequence[Message], tools: Sequence[ToolSpec], options: RenderOptions
     ) -> int:
-        _check(messages)
+        check_results(messages)
         called = any(message.role == "tool" for message in messages)
         keeps = bool(tools) or called or options.history is ThinkingPolicy.KEEP
         script.note = _DROPS if options.thinking and not keeps else ""
@@ -90,7 +90,7 @@ def write_system(script: Script, messages: Sequence[Message]) -> bool:
     return told
 
 
-def _check(messages: Sequence[Message]) -> None:
+def check_results(messages: Sequence[Message]) -> None:
     for before, message in pairwise(messages):
         if message.role == "tool" and before.role in ("user", "system"):
             raise UsageError("in this format results of tools follow the answer that called them")

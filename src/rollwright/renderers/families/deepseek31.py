@@ -116,7 +116,7 @@ DEEPSEEK_V3_1 = Family(
         calls_open=_CALLS_OPEN,
         calls_close=_CALLS_CLOSE,
         voice=_voice,
-        goes_on=True,
+        after={"tool": ""},
     ),
     results=Results("", "<｜tool▁output▁begin｜>", "<｜tool▁output▁end｜>", ""),
     stops=(EOS,),

@@ -14,6 +14,9 @@ from rollwright.wire import Image, Message, Text, ToolSpec, UsageError
 
 from .table import Family, Speech, Wrap, as_is
 
+# Runs of newlines and spaces and the tags of HTML are added tokens of these vocabularies, and plain text.
+PLAIN = r"[\s▁]+|</?(?!(?:pad|eos|bos|unk|mask|unused\d+)>)[a-z][a-z0-9]*>"
+
 _CLOSE = "<end_of_turn>"
 _USER = "<start_of_turn>user\n"
 
@@ -84,8 +87,7 @@ GEMMA3 = Family(
     speech=Speech("<start_of_turn>model\n", _CLOSE, "\n", words=_strip),
     results=None,
     stops=(_CLOSE, "<eos>"),
-    # Runs of newlines and spaces and the tags of HTML are added tokens of this vocabulary, and plain text.
-    plain=r"[\s▁]+|</?(?!(?:pad|eos|bos|unk|mask|unused\d+)>)[a-z][a-z0-9]*>",
+    plain=PLAIN,
     image="<start_of_image>",
     declines=_declines,
 )

@@ -1,5 +1,5 @@
-"""GLM-4.5, 4.6 and 4.7: turns that nothing closes. The model ends its own with the token that opens the next, and the
-next turn is written after it. Every answer has a block of reasoning, empty where there is none or it was dropped."""
+"""GLM-4.5 to 5.3: turns that nothing closes. The model ends its own with the token that opens the next, which
+is written after it. Every answer has a block of reasoning, empty where there is none or it was dropped."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rollwright.wire import Message, Reasoning, ToolSpec
 
 from .calls_pairs import PairCalls
 from .jsons import printed, tool_object
-from .table import Family, Past, Results, Shown, Speech, Thinking, Wrap, as_is
+from .table import Family, Past, Results, Shown, Speech, Thinking, Words, Wrap, as_is
 
 _BEGIN, _END = "<think>", "</think>"
 _USER, _OBSERVATION = "<|user|>", "<|observation|>"
@@ -32,15 +32,23 @@ class GlmHead:
     """The begin tokens and the tool list. The system speaks in a turn of its own."""
 
     line: str
+    efforts: tuple[str, ...] = ()
+    """How hard the model may be told to think; the last is the default. None in a format that tells nothing."""
+    always: bool = False
+    """It is told even if it is asked not to think."""
 
     def write(
         self, script: Script, messages: Sequence[Message], tools: Sequence[ToolSpec], options: RenderOptions
     ) -> int:
         script.note = _QUIET if options.thinking is False else ""
         script.frame("[gMASK]<sop>")
+        if self.efforts and (self.always or options.thinking is not False):
+            effort = options.effort if options.effort in self.efforts else self.efforts[-1]
+            script.frame(f"<|system|>Reasoning Effort: {effort.capitalize()}")
         if tools:
             script.frame(_LISTING)
-            script.said("".join([printed(tool_object(tool)) + "\n" for tool in tools]))
+            shown = [tool_object(tool) for tool in tools]
+            script.said("".join([printed(tool["function"] if self.efforts else tool) + "\n" for tool in shown]))
             pairs = [
                 f"<arg_key>{{arg-key-{number}}}</arg_key>{self.line}<arg_value>{{arg-value-{number}}}</arg_value>"
                 for number in (1, 2)
@@ -75,16 +83,18 @@ class GlmVoice:
     calls: PairCalls
     keeps: bool
     thinks: bool
+    words: Words
+    """What is done to reasoning."""
 
     def write(self, script: Script, messages: Sequence[Message], at: int) -> None:
         message = messages[at]
-        text, reasoning = _split(script, message)
+        text, reasoning = self._split(script, message)
         current = self.keeps or not any(later.role == "user" for later in messages[at + 1 :])
         script.frame("<|assistant|>" + self.line)
         if current and reasoning:
-            script.reasoned |= bool(reasoning.strip())
+            script.reasoned |= bool(self.words(reasoning))
             script.frame(_BEGIN)
-            script.said(reasoning.strip())
+            script.said(self.words(reasoning))
             script.frame(_END)
         else:
             script.frame(self.empty)
@@ -93,7 +103,7 @@ class GlmVoice:
     def answer(self, script: Script, message: Message) -> None:
         if self.thinks:
             script.frame((self.line + _BEGIN).removeprefix(self.prompt))
-            script.said(message.reasoning.strip())
+            script.said(self.words(message.reasoning))
             script.frame(_END)
         self._write_spoken(script, message, message.text)
         script.frame(_OBSERVATION if message.tool_calls else _USER)
@@ -106,22 +116,27 @@ class GlmVoice:
             script.frame(self.line)
             self.calls.write(script, call)
 
-
-def _split(script: Script, message: Message) -> tuple[str, str]:
-    """The answer and the reasoning, as the template takes them apart."""
-    text = message.text
-    told = any(isinstance(part, Reasoning) for part in message.parts)
-    if told or script.policy is not LiteralPolicy.PARITY or _END not in text:
-        return text, message.reasoning
-    before, *_, after = text.split(_END)
-    return after.lstrip("\n"), before.rstrip("\n").split(_BEGIN)[-1].lstrip("\n")
+    def _split(self, script: Script, message: Message) -> tuple[str, str]:
+        """The answer and the reasoning, as the template takes them apart."""
+        text = message.text
+        told = any(isinstance(part, Reasoning) for part in message.parts)
+        if told or script.policy is not LiteralPolicy.PARITY or _END not in text:
+            return text, message.reasoning
+        before, *_, after = text.split(_END)
+        if self.words is as_is:
+            return after, before.split(_BEGIN)[-1]
+        return after.lstrip("\n"), before.rstrip("\n").split(_BEGIN)[-1].lstrip("\n")
 
 
 def _any_text(text: str) -> bool:
     return True
 
 
-def _speech(line: str, empty: str, prompt: str) -> Speech:
+def _strip(text: str) -> str:
+    return text.strip()
+
+
+def _speech(line: str, empty: str, prompt: str, words: Words = _strip, *, always: bool = False) -> Speech:
     calls = PairCalls("<tool_call>", "</tool_call>", line, lead=line, between=line)
     thinking = Thinking(
         begin=_BEGIN,
@@ -129,18 +144,19 @@ def _speech(line: str, empty: str, prompt: str) -> Speech:
         open=line + _BEGIN,
         close=_END + line,
         shown=Shown.ALWAYS,
-        past=Past.DROPPED,
+        past=Past.KEPT if always else Past.DROPPED,
         dropped=line + empty,
         prompt=prompt,
         prompt_off=line + empty,
         off_skip=line,
+        always=always,
         tells_query=_any_text,
         without_query=True,
     )
 
     def voice(options: RenderOptions) -> GlmVoice:
-        keeps = options.history is ThinkingPolicy.KEEP
-        return GlmVoice(line, empty, prompt, calls, keeps, options.thinking is not False)
+        keeps = always or options.history is ThinkingPolicy.KEEP
+        return GlmVoice(line, empty, prompt, calls, keeps, always or options.thinking is not False, words)
 
     return Speech("<|assistant|>", "", "", thinking=thinking, calls=calls, voice=voice)
 
@@ -157,18 +173,41 @@ GLM4_5 = Family(
     results=Results(_OBSERVATION, "\n<tool_response>\n", "\n</tool_response>", ""),
     stops=(_USER, _OBSERVATION, "<|endoftext|>"),
     closing=(_OBSERVATION,),
-    stop_opens=True,
+    opening=(_USER, _OBSERVATION),
 )
+
+_RESULTS = Results(_OBSERVATION, "<tool_response>", "</tool_response>", "")
 
 GLM4_7 = replace(
     GLM4_5,
     name="glm4.7",
     fingerprints=("d63ad536c3c81880043e22ec7fd08db4",),
-    models=(r"glm-?4\.7",),
+    # The template of GLM-5 is the same to the letter; those of 5.1 and later are not.
+    models=(r"glm-?(?:4\.7|5(?![.\d]))",),
     head=GlmHead(""),
     user=Wrap(_USER, ""),
     heard=None,
     system=Wrap("<|system|>", ""),
     speech=_speech("", _END, _BEGIN),
-    results=Results(_OBSERVATION, "<tool_response>", "</tool_response>", ""),
+    results=_RESULTS,
+)
+
+GLM5_2 = replace(
+    GLM4_7,
+    name="glm5.2",
+    fingerprints=("dedbb4dae748fa22459663ee32851fa5",),
+    models=(r"glm-?5\.2",),
+    head=GlmHead("", ("high", "max")),
+    speech=_speech("", _BEGIN + _END, _BEGIN, as_is),
+)
+
+GLM5_3 = replace(
+    GLM5_2,
+    name="glm5.3",
+    fingerprints=("a0006a72544a3f080e5d4e54bf21f55e",),
+    # The Flash model sees images, and its template is another one.
+    models=(r"glm-?5\.3(?!.*flash)",),
+    head=GlmHead("", ("low", "high", "max"), always=True),
+    speech=_speech("", _BEGIN + _END, _BEGIN, as_is, always=True),
+    results=replace(_RESULTS, by_call=True),
 )

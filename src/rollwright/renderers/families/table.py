@@ -11,8 +11,8 @@ string. Where a format needs more than constants, a field of the table is a smal
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
@@ -20,7 +20,7 @@ from rollwright.renderers.contract import Parser, Reason, RenderOptions, Status
 from rollwright.renderers.engine import TokenEngine
 from rollwright.renderers.script import Script
 from rollwright.renderers.tape import Tape
-from rollwright.wire import Delta, Message, ToolCall, ToolSpec
+from rollwright.wire import Delta, Message, Role, ToolCall, ToolSpec
 
 Words = Callable[[str], str]
 """What the template does to a text before it shows it. Formats that strip make texts of different spaces look alike."""
@@ -81,6 +81,14 @@ class Results:
     """What stands between a result and the id of its call, in formats that write the id after it."""
     id_words: Words = as_is
     """How such a format writes an id."""
+    by_call: bool = False
+    """Results stand in the order of their calls, where each is of one call and no two of the same."""
+    unnamed: str = ""
+    """What stands for the name of a tool that nobody called."""
+    images_last: bool = False
+    """Images stand after the result that they belong to."""
+    tail: Callable[[Script, Sequence[Message], int], None] | None = None
+    """Writes what follows the results before `messages[at]`, where that depends on who speaks around them."""
 
 
 class Shown(StrEnum):
@@ -120,10 +128,14 @@ class Thinking:
     """What follows the open of the model's turn when it is asked to think."""
     prompt_off: str = ""
     """The same when it is asked not to."""
+    resumes: str = ""
+    """What follows results of tools when the model is asked to think, in formats where its turn goes on after them."""
     off_skip: str = ""
     """What the format puts between `prompt_off` and the answer, to be sampled by the model."""
     on: bool = True
     """What the template does when it is not told."""
+    always: bool = False
+    """The template asks for reasoning whatever it is told."""
     words: Words = as_is
     answer: Words = as_is
     """What is done to the answer after shown reasoning."""
@@ -220,8 +232,8 @@ class Speech:
     """The template does not show the text of a turn that calls tools."""
     one_call: bool = False
     """The template refuses more than one call in a turn."""
-    goes_on: bool = False
-    """After results of tools the model's turn goes on, and nothing is written to make it speak."""
+    after: Mapping[Role, str] = field(default_factory=dict)
+    """What stands in the place of the prompt after this speaker, in formats whose turns end with it or go on."""
     voice: Callable[[RenderOptions], Voice] | None = None
     """Writes the turn in place of the lines above."""
 
@@ -244,8 +256,8 @@ class Family:
     """Control strings that end an answer; the first is `speech.close`."""
     closing: tuple[str, ...] = ()
     """Further stops that close a turn as well as the first does."""
-    stop_opens: bool = False
-    """Nothing closes a turn: the model ends its own with the token that opens the next, which is not written again."""
+    opening: tuple[str, ...] = ()
+    """Stops that open what comes next, which is then not written again. What opens otherwise cannot follow them."""
     system: Wrap | None = None
     """A system message that is not the first; None if the template refuses it."""
     plain: str = r"\s+"
