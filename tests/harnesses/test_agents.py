@@ -16,6 +16,7 @@ from rollwright.wire import HarnessError, UsageError, assistant, user
 AGENTS = ["codex", "claude-code", "opencode"]
 KEY = "k3y-of-the-rollout"
 DOOR = Door("http://127.0.0.1:4321", KEY, "state-key")
+TOOLS_DOOR = Door(DOOR.url, KEY, DOOR.state_key, f"{DOOR.url}/rollout/mcp", "t00ls-key")
 TEXTS = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), max_size=60)
 DONE = ExecResult(Ending.EXITED, 0, b"", b"")
 
@@ -55,6 +56,18 @@ def test_codex_reads_its_settings_as_toml(system):
     assert table["model_providers"]["rollwright"]["base_url"] == "http://127.0.0.1:4321/v1"
     assert table["model_providers"]["rollwright"]["wire_api"] == "responses"
     assert table.get("developer_instructions", "") == system
+
+
+@pytest.mark.parametrize("kind", AGENTS)
+def test_an_agent_is_told_of_tools_by_address_and_of_their_key_by_its_environment(kind):
+    harness = make_harness(harness_config(kind))
+    assert harness.takes_tools
+    start = harness.start(TOOLS_DOOR, "m", "", "p")
+    assert TOOLS_DOOR.tools_url in "".join([*start.words, *start.env.values()])
+    assert not any(TOOLS_DOOR.tools_key in word for word in start.words)
+    assert TOOLS_DOOR.tools_key in start.env.values()
+    bare = harness.start(DOOR, "m", "", "p")
+    assert "/rollout/mcp" not in "".join([*bare.words, *bare.env.values()])
 
 
 def test_opencode_finds_its_model_in_its_settings():
