@@ -10,7 +10,6 @@ from pathlib import Path
 import msgspec
 
 from rollwright import telemetry
-from rollwright.engines import prove_tokens
 from rollwright.engines.factory import open_engine
 from rollwright.harnesses import make_harness
 from rollwright.orchestrator import Report, StepReport, orchestrate
@@ -61,7 +60,6 @@ async def _orchestrated(job: Job[OrchestrateCommand], talk: Talk) -> Report:
         await stack.enter_async_context(LoopLagMonitor())
         engine = await stack.enter_async_context(open_engine(job.engine, settings.model))
         await prove(engine, job.engine)
-        await prove_tokens(engine, settings.model)
         environment = Environment(
             job.taskset,
             harness=make_harness(settings.harness),
