@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import os
 import signal
 import subprocess
 import sys
@@ -68,22 +67,30 @@ def test_what_is_not_ours_is_left_alone(place):
     assert sorted(place.iterdir()) == before
 
 
-@pytest.mark.parametrize(("module", "step"), [(os, "open"), (fcntl, "flock")], ids=["made", "opened"])
-def test_a_directory_that_is_swept_before_its_lock_is_held_is_made_anew(place, monkeypatch, module, step):
-    """Right before each of the two steps to the lock, as if another process swept just then."""
-    real, swept = getattr(module, step), []
+def test_a_directory_that_is_swept_before_its_lock_is_held_is_made_anew(place, monkeypatch):
+    """As if another process swept right before each of the two steps to the lock."""
+    make, lock, swept = tempfile.mkdtemp, fcntl.flock, []
 
-    def late(*words):
+    def swept_when_made(**options):
+        made = make(**options)
         if not swept:
-            swept.append(0)
-            swept[0] = sweep_spills()
-        return real(*words)
+            swept.append(sweep_spills())
+        return made
 
-    monkeypatch.setattr(module, step, late)
+    def swept_when_opened(fd, how):
+        if len(swept) == 1:
+            swept.append(0)
+            swept[1] = sweep_spills()
+        return lock(fd, how)
+
+    monkeypatch.setattr(tempfile, "mkdtemp", swept_when_made)
     directory = SpillDirectory()
     assert swept == [1]
-    assert list(place.iterdir()) == [directory.path]
+    monkeypatch.setattr(fcntl, "flock", swept_when_opened)
+    another = SpillDirectory()
+    assert swept == [1, 1]
+    assert sorted(place.iterdir()) == sorted([directory.path, another.path])
     assert sweep_spills() == 0
-    directory.close()
-    directory.close()
+    for one in (directory, another, another):
+        one.close()
     assert list(place.iterdir()) == []
