@@ -11,7 +11,7 @@ from rollwright.engines.scripted.config import ScriptedConfig
 from rollwright.engines.scripted.server import ScriptedServer
 from rollwright.rollouts import Environment
 from rollwright.tasks import Task, Taskset, Toolset
-from rollwright.wire import End, EngineRefused, assistant
+from rollwright.wire import EngineRefused, assistant
 
 
 class Nothing(Taskset, frozen=True):
@@ -31,9 +31,8 @@ class Opened(Toolset):
 class StrippedStreams(RelayEngine):
     """A router in between that does not know the token fields of streams."""
 
-    async def stream(self, call):
-        async for event in super().stream(call):
-            yield replace(event, tokens=None) if isinstance(event, End) else event
+    async def stream(self, call, ear):
+        return replace(await super().stream(call, ear), tokens=None)
 
 
 @asynccontextmanager

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from types import TracebackType
 from typing import Self
 
@@ -18,9 +16,9 @@ import msgspec
 
 from rollwright.dialects import Dialect, ImageStore, dialect_named
 from rollwright.wire import (
+    End,
     EngineRefused,
     EngineUnavailable,
-    Event,
     ModelCall,
     ModelReply,
     Sampling,
@@ -30,6 +28,7 @@ from rollwright.wire import (
 
 from .channel import RelayStats, Sleep
 from .config import RelayConfig
+from .contract import Ear
 from .courier import Courier
 from .endpoint import find_endpoint
 from .journey import Obituary
@@ -69,12 +68,9 @@ class RelayEngine:
     async def complete(self, call: ModelCall) -> ModelReply:
         return await self._courier.complete(*self._write(call, stream=False))
 
-    async def stream(self, call: ModelCall) -> AsyncGenerator[Event, None]:
-        """Close the generator early (`contextlib.aclosing`) to drop the connection and so the work at the engine."""
+    async def stream(self, call: ModelCall, ear: Ear) -> End:
         call, body = self._write(call, stream=True)
-        async with aclosing(self._courier.stream(call, body, self._dialect.stream_reader)) as events:
-            async for event in events:
-                yield event
+        return await self._courier.stream(call, body, self._dialect.stream_reader, ear)
 
     async def probe(self) -> None:
         """One small call that is sent again once at most: a wrong address, key or model is known in seconds."""

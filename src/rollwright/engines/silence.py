@@ -5,18 +5,17 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from aiohttp import StreamReader
-
 
 class Silence:
-    """While the block runs, a read of `content` that waits for longer than was allowed raises TimeoutError."""
+    """While the block runs, `expired` is called once if nothing comes for longer than was allowed."""
 
-    def __init__(self, content: StreamReader, left_s: float) -> None:
-        self._content = content
+    def __init__(self, left_s: float, expired: Callable[[], object]) -> None:
         self._loop = asyncio.get_running_loop()
+        self._expired = expired
         self._last = self._loop.time() + left_s
         """The deadline of the whole stream."""
         self._until = math.inf
@@ -24,13 +23,13 @@ class Silence:
         self._timer: asyncio.TimerHandle | None = None
 
     def allow(self, seconds: float) -> None:
-        """A read begins, which may take so long."""
-        self._until = min(self._loop.time() + seconds, self._last)
-        if self._until < self._fires_at:
+        """Something came, or may come now; the next thing may take so long."""
+        self._until = until = min(self._loop.time() + seconds, self._last)
+        if until < self._fires_at:
             self._set()
 
     def rest(self) -> None:
-        """Nobody reads."""
+        """Nobody listens, so nobody waits."""
         self._until = math.inf
 
     def __enter__(self) -> Self:
@@ -39,6 +38,7 @@ class Silence:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trail: TracebackType | None
     ) -> None:
+        self._until = math.inf
         if self._timer is not None:
             self._timer.cancel()
 
@@ -56,4 +56,4 @@ class Silence:
         if self._loop.time() < self._until - 2e-3:
             self._set()
         else:
-            self._content.set_exception(TimeoutError("the stream is silent"))
+            self._expired()
