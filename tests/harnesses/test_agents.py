@@ -91,11 +91,19 @@ async def test_a_box_that_has_the_program_needs_nothing_of_this_host(kind):
 
 
 @pytest.mark.parametrize("kind", AGENTS)
-async def test_a_box_that_does_not_show_this_host_says_what_to_do(kind):
-    with pytest.raises(
-        HarnessError, match=r"box-1 does not show programs of this host; take a box.*--harness\.program"
-    ):
-        await make_harness(harness_config(kind)).drive(Box(False), DOOR, "m", Task(id="t", prompt="Go."))
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (b"Haiku BePC\nroom /opt/rollwright/x\n", "runs 'Haiku BePC', for which no agent is published"),
+        (b"Linux x86_64\n", "has no place that programs could be kept in"),
+        (b"", "runs '', for which no agent is published"),
+    ],
+    ids=["platform", "full", "silent"],
+)
+async def test_a_box_that_an_agent_cannot_be_brought_into_says_why(kind, said, why):
+    box = Box(False, ExecResult(Ending.EXITED, 0, said, b""))
+    with pytest.raises(HarnessError, match=f"box-1 {why}"):
+        await make_harness(harness_config(kind)).drive(box, DOOR, "m", Task(id="t", prompt="Go."))
 
 
 @pytest.mark.parametrize("kind", AGENTS)
