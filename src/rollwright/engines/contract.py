@@ -38,6 +38,10 @@ class Engine(Protocol):
         EngineUnavailable."""
         ...
 
+    async def count(self, call: ModelCall) -> int | None:
+        """How many tokens the prompt of a call is, as the model would see it; None where nobody here knows."""
+        ...
+
     async def probe(self) -> None:
         """Ask the endpoint for one token's worth of proof that it answers; EngineError says what is wrong."""
         ...

@@ -30,6 +30,10 @@ class FunctionEngine:
     async def stream(self, call: ModelCall, ear: Ear) -> End:
         return await tell(ear, events_of(await self.complete(call)))
 
+    async def count(self, call: ModelCall) -> int | None:
+        """A function has no tokens."""
+        return None
+
     async def probe(self) -> None:
         """A function is always there."""
 

@@ -29,6 +29,7 @@ from rollwright.wire import (
 from .channel import RelayStats, Sleep
 from .config import RelayConfig
 from .contract import Ear
+from .counting import Counter
 from .courier import Courier
 from .endpoint import find_endpoint
 from .journey import Obituary
@@ -56,6 +57,7 @@ class RelayEngine:
         self._dialect = dialect or dialect_named(config.dialect)
         self._endpoint = find_endpoint(config, self._dialect)
         self._courier = Courier(self._endpoint, self._dialect, config, obituary=obituary, sleep=sleep, dice=dice)
+        self._counter = Counter(config) if self._dialect.name == "messages" else None
         self.images = ImageStore() if images is None else images
         """Where the bytes of the images in calls are read from; whoever makes calls puts them there."""
         self._owns_images = images is None
@@ -72,6 +74,12 @@ class RelayEngine:
         call, body = self._write(call, stream=True)
         return await self._courier.stream(call, body, self._dialect.stream_reader, ear)
 
+    async def count(self, call: ModelCall) -> int | None:
+        """What the endpoint says. Only the messages API can be asked."""
+        if self._counter is None:
+            return None
+        return await self._counter.count(self._own(call, stream=False), self.images)
+
     async def probe(self) -> None:
         """One small call that is sent again once at most: a wrong address, key or model is known in seconds."""
         # Fewer than 16 tokens are refused by some reasoning models.
@@ -86,6 +94,8 @@ class RelayEngine:
     async def close(self) -> None:
         """Idempotent. Calls in flight end with EngineUnavailable."""
         await self._courier.close()
+        if self._counter is not None:
+            await self._counter.close()
         if self._owns_images:
             self.images.close()
 
@@ -102,12 +112,17 @@ class RelayEngine:
         state = f"{now.in_flight} in flight, {now.waiting} waiting, limit {now.limit}"
         return f"<RelayEngine {self._endpoint.name} {self._dialect.name}: {state}>"
 
-    def _write(self, call: ModelCall, *, stream: bool) -> tuple[ModelCall, bytes]:
+    def _own(self, call: ModelCall, *, stream: bool) -> ModelCall:
+        """The call as it is made of this endpoint."""
         foreign = call.dialect not in ("", self._dialect.name)
-        if call.stream is not stream or not call.model or (foreign and call.extra):
-            # Fields that another dialect does not know mean nothing in this one.
-            extra = {} if foreign else call.extra
-            call = msgspec.structs.replace(call, stream=stream, model=call.model or self.model, extra=extra)
+        if call.stream is stream and call.model and not (foreign and call.extra):
+            return call
+        # Fields that another dialect does not know mean nothing in this one.
+        extra = {} if foreign else call.extra
+        return msgspec.structs.replace(call, stream=stream, model=call.model or self.model, extra=extra)
+
+    def _write(self, call: ModelCall, *, stream: bool) -> tuple[ModelCall, bytes]:
+        call = self._own(call, stream=stream)
         try:
             return call, self._dialect.write_request(call, self.images)
         except WireError as error:

@@ -137,6 +137,18 @@ class TokensEngine:
         self._remember(asked, listening.builder.reply())
         return end
 
+    async def count(self, call: ModelCall) -> int | None:
+        """The length of the very ids that the server would be sent; None for calls that cannot be rendered."""
+        try:
+            _refuse_images(call)
+            turn = self._shelf.find(call.messages)
+            tape = await self._pool.extend(turn.tape, call.messages[turn.count :], call.tools) if turn else None
+            if tape is None or isinstance(tape, Declined):
+                tape = await self._pool.render(call.messages, call.tools)
+        except (EngineRefused, UsageError):
+            return None
+        return len(tape)
+
     async def probe(self) -> None:
         """One small call, sent again once at most. EngineRefused if ids or logprobs do not come back."""
         call = ModelCall(self.model, (user("Say ok."),), sampling=Sampling(max_tokens=1))
