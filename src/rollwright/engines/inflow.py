@@ -117,16 +117,13 @@ class Inflow:
         self._error: Exception | None = None
         self._news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the stream has ended or failed, or the listener is full."""
-        self._then_s = 0.0
 
     async def run(self, first_s: float, then_s: float, left_s: float) -> End:
         """How the stream ended. TimeoutError if it begins after `first_s`, is then silent for `then_s`, or is not over
         after `left_s`. Errors of the connection and of the reader come as they are; those of the listener, as Deaf."""
         conduit = self._conduit()
-        with Silence(left_s, self._expired) as self._silence:
+        with Silence(first_s, then_s, left_s, self._expired) as self._silence:
             try:
-                self._then_s = then_s
-                self._silence.allow(first_s)
                 if conduit is not None:
                     conduit.attach(self, chunked=_is_chunked(self._response))
                 self.arrived()
@@ -192,7 +189,7 @@ class Inflow:
         self.received_bytes += len(data)
         if self.received_bytes > self._max_bytes:
             raise TooLong
-        self._silence.allow(self._then_s)
+        self._silence.heard()
         events = self._reader.feed(data)
         return self._tell(iter(events)) if events else False
 
@@ -221,7 +218,7 @@ class Inflow:
         await self._ear.ready()
         self._news = asyncio.get_running_loop().create_future()
         self._held = False
-        self._silence.allow(self._then_s)
+        self._silence.heard()
         if not self._tell(self._events):
             self.arrived()
 
@@ -231,7 +228,8 @@ class Inflow:
             self._news.set_result(None)
 
     def _fail(self, error: Exception) -> None:
-        self._error = error
+        if self._end is None:
+            self._error = error
         self._stop()
 
     def _expired(self) -> None:

@@ -106,7 +106,15 @@ class Outlet(web.StreamResponse):
 
     def hear(self, delta: Delta) -> bool:
         """Deliver it. Whether the client takes what is written for it."""
-        self.put(delta)
+        data = self._writer.write(delta)
+        if self._head_sent and self._chunked and not self._pending and self._written_at != self._loop.time():
+            # Nearly every piece of a stream; the same as below, in one step.
+            transport = self._protocol.transport
+            if transport is not None and data:
+                transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+                self._written_at = self._loop.time()
+        else:
+            self._write(data if self.begun else self._begin() + data)
         driven = self._driven
         if driven is not None and driven.followers:
             driven.grown()
