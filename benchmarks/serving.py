@@ -59,6 +59,9 @@ class EmptyHost:
             each(position, self._large if job.task_id == "large" else self._small)
         return Ending()
 
+    def tell_policy(self, version: int) -> None:
+        pass
+
     def vitals(self) -> dict[str, float]:
         return {}
 

@@ -77,3 +77,20 @@ install_system_packages() {
         say "Not installed: ${missing[*]}; tests that need it will skip."
     fi
 }
+
+# A real browser for the tests of the browser tools, at most 200 MB. On its own, since not every system with apt has this
+# package, and the others must not miss theirs for it.
+install_browser() {
+    local program
+    for program in chromium chromium-browser google-chrome google-chrome-stable; do
+        command -v "$program" >/dev/null && return
+    done
+    if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
+        say "Not installed: chromium; tests that need it will skip."
+        return
+    fi
+    say "Installing chromium."
+    { timeout 120 apt-get update -qq &&
+        DEBIAN_FRONTEND=noninteractive timeout 300 apt-get install -y -qq --no-install-recommends chromium; } >/dev/null 2>&1 ||
+        say "Could not install chromium; tests that need it will skip."
+}

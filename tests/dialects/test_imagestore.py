@@ -22,7 +22,7 @@ def text(data: bytes) -> str:
 
 
 def files(store: ImageStore) -> list[Path]:
-    return [] if store._directory is None else sorted(store._directory.iterdir())
+    return [] if store._directory is None else sorted(store._directory.path.iterdir())
 
 
 def test_a_screenshot_that_is_sent_45_times_is_kept_once():
@@ -61,7 +61,7 @@ def test_beyond_the_budget_the_oldest_go_to_disk_and_come_back():
         assert [store.resident(image) is None for image in images] == [True] * 5 + [False] * 3
         assert [store.get(image) for image in images] == shots
         assert repr(store) == f"<ImageStore 3 in memory ({store.memory_bytes} bytes), 5 on disk>"
-        directory = store._directory
+        directory = store._directory.path
     assert directory is not None
     assert not directory.exists()
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
 
+import msgspec
 import pytest
 
 from dialects.cases import IMAGES, plain, read_cut
@@ -13,6 +15,7 @@ from rollwright.wire import (
     Finish,
     Message,
     ModelCall,
+    ModelReply,
     Reasoning,
     Text,
     ToolCall,
@@ -20,6 +23,7 @@ from rollwright.wire import (
     Usage,
     WireError,
     assistant,
+    events_of,
     reply_of,
     system,
     tool_result,
@@ -104,6 +108,67 @@ def test_other_tools_and_unknown_fields_pass_through():
     body = json.loads(RESPONSES.write_request(call, IMAGES))
     assert [tool["type"] for tool in body["tools"]] == ["web_search", "function"]
     assert (body["include"], body["store"]) == (["reasoning.encrypted_content"], False)
+
+
+NAMESPACE = {
+    "type": "namespace",
+    "name": "mcp__vault",
+    "description": "d",
+    "tools": [
+        {"type": "function", "name": "open", "description": "o", "strict": False, "parameters": {"type": "object"}},
+        {"type": "custom", "name": "say"},
+    ],
+}
+ECHOES = [
+    {"type": "function_call", "call_id": "1", "namespace": "mcp__vault", "name": "open", "arguments": "{}"},
+    {"type": "function_call_output", "call_id": "1", "output": "a feather"},
+]
+
+
+def test_a_tool_in_a_namespace_has_one_name_for_every_engine():
+    call = read(tools=[NAMESPACE, {"type": "function", "name": "f"}], input=ECHOES)
+    assert [tool.name for tool in call.tools] == ["mcp__vault__open", "mcp__vault__say", "f"]
+    assert call.messages[0] == assistant("", ToolCall("1", "mcp__vault__open", "{}"))
+    there = json.loads(DIALECTS["chat"].write_request(call, IMAGES))
+    assert [tool["function"]["name"] for tool in there["tools"]] == ["mcp__vault__open", "mcp__vault__say", "f"]
+    assert there["messages"][0]["tool_calls"][0]["function"]["name"] == "mcp__vault__open"
+    # An engine of this dialect is told as the program told it, also where messages were put in its place.
+    assert json.loads(RESPONSES.write_request(call, IMAGES))["tools"][0] == NAMESPACE
+    rewritten = msgspec.structs.replace(call, messages=(user("new"), *map(copy.deepcopy, call.messages)))
+    assert json.loads(RESPONSES.write_request(rewritten, IMAGES))["input"][1] == ECHOES[0]
+
+
+def test_a_call_of_a_tool_in_a_namespace_is_told_in_its_namespace():
+    """Streamed and whole, by whoever answers; a name that is in no namespace stays as it is."""
+    call = read(tools=[NAMESPACE, {"type": "function", "name": "f"}])
+    calls = [
+        ToolCall("1", "mcp__vault__open", "{}"),
+        ToolCall("2", "mcp__vault__say", '{"input":"x"}'),
+        ToolCall("3", "f", "{}"),
+    ]
+    reply = ModelReply(assistant("", *calls), Finish.TOOL_CALLS, model="m")
+    whole = RESPONSES.write_reply(reply, call)
+    items = json.loads(whole)["output"]
+    assert [(item.get("namespace"), item["name"]) for item in items] == [
+        ("mcp__vault", "open"),
+        ("mcp__vault", "say"),
+        (None, "f"),
+    ]
+    writer = RESPONSES.stream_writer(call)
+    stream = writer.open() + b"".join(map(writer.write, events_of(reply)))
+    told = [json.loads(line[6:]) for line in stream.splitlines() if line.startswith(b"data: ")]
+    shown = [event["item"] for event in told if event["type"].startswith("response.output_item.")]
+    assert [(item.get("namespace"), item["name"]) for item in shown] == [
+        pair for item in items for pair in [(item.get("namespace"), item["name"])] * 2
+    ]
+    assert RESPONSES.read_reply(whole).message == reply_of(read_cut("responses", stream, [])).message == reply.message
+
+
+def test_a_namespace_with_tools_that_the_provider_runs_is_the_providers():
+    mixed = {**NAMESPACE, "tools": [*NAMESPACE["tools"], {"type": "web_search"}]}
+    call = read(tools=[mixed])
+    assert call.tools == ()
+    assert json.loads(RESPONSES.write_request(call, IMAGES))["tools"] == [mixed]
 
 
 @pytest.mark.parametrize(

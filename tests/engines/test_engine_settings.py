@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from contextlib import aclosing
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from ears import events_from
 from rollwright.dialects import DIALECTS, dialect_named
 from rollwright.engines import EngineConfig, RelayConfig, open_engine
 from rollwright.engines.endpoint import base_url, find_endpoint, find_proxy, is_loopback
@@ -118,8 +118,7 @@ async def test_the_scripted_engine_is_spoken_to_in_every_dialect(dialect: str) -
     async with open_engine(config) as engine:
         await engine.probe()
         whole = await engine.complete(call)
-        async with aclosing(engine.stream(call)) as events:
-            streamed = reply_of([event async for event in events])
+        streamed = reply_of(await events_from(engine, call))
     assert "say this" in whole.message.text
     assert (streamed.message, streamed.finish, streamed.usage) == (whole.message, whole.finish, whole.usage)
 

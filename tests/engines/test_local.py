@@ -8,10 +8,11 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator
-from contextlib import aclosing
+from functools import partial
 
 import pytest
 
+from ears import asked_for, events_from
 from rollwright.engines import EngineConfig, LocalConfig, open_engine
 from rollwright.engines.local import WEIGHTS_PACKAGE, find_weights, local_engine, local_server
 from rollwright.wire import (
@@ -81,8 +82,7 @@ async def test_it_answers_whole_and_streamed(local) -> None:
     assert "5" in whole.message.text
     assert whole.usage.prompt_tokens > 5
     assert whole.model == "SmolLM2-135M-Instruct.Q4_1.gguf", "no path of this machine"
-    async with aclosing(local.stream(CALL)) as events:
-        streamed = reply_of([event async for event in events])
+    streamed = reply_of(await events_from(local, CALL))
     assert streamed.message == whole.message
     assert streamed.finish is whole.finish
     assert streamed.usage == whole.usage
@@ -106,7 +106,7 @@ async def test_too_long_a_conversation_is_refused_at_once(local) -> None:
 async def test_a_death_during_a_run_is_told(local) -> None:
     """The call in flight and the calls after it end soon, with the cause and the last words."""
     long = ModelCall("", (user("Count."),), sampling=Sampling(max_tokens=200, temperature=1.0))
-    events = local.stream(long)
+    events = asked_for(partial(local.stream, long))
     await anext(events)
     os.kill(_child_of(local), signal.SIGKILL)
     with pytest.raises(EngineUnavailable):

@@ -7,15 +7,14 @@ from rollwright.engines import RelayConfig, prove_tokens
 from rollwright.engines.relay import RelayEngine
 from rollwright.engines.scripted.config import ScriptedConfig
 from rollwright.engines.scripted.server import ScriptedServer
-from rollwright.wire import End, EngineRefused, assistant
+from rollwright.wire import EngineRefused, assistant
 
 
 class Stripped(RelayEngine):
     """A router in between that does not know the token fields of streams."""
 
-    async def stream(self, call):
-        async for event in super().stream(call):
-            yield replace(event, tokens=None) if isinstance(event, End) else event
+    async def stream(self, call, ear):
+        return replace(await super().stream(call, ear), tokens=None)
 
 
 def said(call, rng):

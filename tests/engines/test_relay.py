@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import socket
 from contextlib import aclosing
+from functools import partial
 
 import pytest
 from aiohttp import web
 
+from ears import asked_for, events_from
 from engines.fake_endpoint import ANSWER, CALL, CHAT, answer, cut, failing, stream_bytes, streaming
 from rollwright.wire import (
     EngineRefused,
     EngineUnavailable,
-    Event,
     Image,
     Message,
     ModelCall,
@@ -24,9 +25,9 @@ from rollwright.wire import (
 )
 
 
-async def events_from(engine, call: ModelCall = CALL) -> list[Event]:
-    async with aclosing(engine.stream(call)) as events:
-        return [event async for event in events]
+def stepwise(engine):
+    """The events of a call, each when it is asked for."""
+    return asked_for(partial(engine.stream, CALL))
 
 
 async def test_a_call_is_answered(relay, endpoint) -> None:
@@ -58,7 +59,7 @@ async def test_a_stream_is_delivered_as_it_comes(relay, endpoint) -> None:
         return response
 
     endpoint.script = [slowly]
-    async with aclosing(relay().stream(CALL)) as events:
+    async with aclosing(stepwise(relay())) as events:
         got = [await anext(events)]
         assert isinstance(got[0], TextDelta)
         release.set()
@@ -71,7 +72,7 @@ async def test_connections_are_used_again(relay, endpoint) -> None:
     for _ in range(3):
         await engine.complete(CALL)
         endpoint.script = [streaming()]
-        await events_from(engine)
+        await events_from(engine, CALL)
     assert len({request.transport for request in endpoint.requests}) == 1
 
 
@@ -81,7 +82,7 @@ async def test_what_may_pass_is_sent_again(relay, endpoint, status: int) -> None
     engine = relay()
     assert (await engine.complete(CALL)).message == ANSWER.message
     endpoint.script = [failing(status), streaming()]
-    assert reply_of(await events_from(engine)).message == ANSWER.message
+    assert reply_of(await events_from(engine, CALL)).message == ANSWER.message
     assert (engine.stats.attempts, engine.stats.retries) == (5, 3)
     assert engine.stats.rate_limited == (3 if status == 429 else 0)
 
@@ -89,7 +90,7 @@ async def test_what_may_pass_is_sent_again(relay, endpoint, status: int) -> None
 async def test_a_stream_is_sent_again_before_its_first_event(relay, endpoint) -> None:
     endpoint.script = [failing(503), streaming([], cut), streaming([b"data: {not json\n\n"]), streaming()]
     engine = relay()
-    assert reply_of(await events_from(engine)).message == ANSWER.message
+    assert reply_of(await events_from(engine, CALL)).message == ANSWER.message
     assert engine.stats.attempts == 4
 
 
@@ -163,7 +164,7 @@ async def test_a_refusal_is_final(relay, endpoint, status: int, said: str) -> No
     with pytest.raises(EngineRefused, match=said):
         await engine.complete(CALL)
     with pytest.raises(EngineRefused, match=said):
-        await events_from(engine)
+        await events_from(engine, CALL)
     assert engine.stats.attempts == 2
 
 
@@ -231,7 +232,7 @@ async def test_a_stream_that_breaks_after_its_first_event_is_unavailable(relay, 
 
     endpoint.default = breaking
     engine = relay()
-    events = engine.stream(CALL)
+    events = stepwise(engine)
     assert isinstance(await anext(events), TextDelta)
     delivered.set()
     with pytest.raises(EngineUnavailable, match="within a stream"):
@@ -242,7 +243,7 @@ async def test_a_stream_that_breaks_after_its_first_event_is_unavailable(relay, 
 async def test_a_stalled_stream_is_unavailable_and_dropped(relay, endpoint) -> None:
     endpoint.default = streaming(stream_bytes()[:2], endpoint.stall)
     with pytest.raises(EngineUnavailable, match="did not answer in time within a stream"):
-        await events_from(relay(stall_timeout_s=0.05))
+        await events_from(relay(stall_timeout_s=0.05), CALL)
     await asyncio.wait_for(endpoint.gone.wait(), 10)
 
 
@@ -251,7 +252,7 @@ async def test_slow_headers_are_a_timeout_and_retried(relay, endpoint, kind: str
     endpoint.script = [endpoint.stall]
     endpoint.default = answer() if kind == "complete" else streaming()
     engine = relay(timeout_s=0.05, max_retries=50)
-    reply = await engine.complete(CALL) if kind == "complete" else reply_of(await events_from(engine))
+    reply = await engine.complete(CALL) if kind == "complete" else reply_of(await events_from(engine, CALL))
     assert reply.message == ANSWER.message
     assert engine.stats.retries >= 1
     await asyncio.wait_for(endpoint.gone.wait(), 10)
@@ -263,7 +264,7 @@ async def test_a_deadline_holds_over_all_attempts(relay, endpoint) -> None:
         await relay(timeout_s=60, deadline_s=0.1).complete(CALL)
     endpoint.default = streaming(stream_bytes()[:2], endpoint.stall)
     with pytest.raises(EngineUnavailable, match="did not answer in time"):
-        await events_from(relay(deadline_s=0.1))
+        await events_from(relay(deadline_s=0.1), CALL)
 
 
 @pytest.mark.parametrize("kind", ["complete", "stream"])
@@ -271,7 +272,7 @@ async def test_a_huge_answer_is_refused(relay, endpoint, kind: str) -> None:
     endpoint.default = streaming([b"data: " + b"x" * 65536] * 64)
     engine = relay(max_reply_bytes=100_000)
     with pytest.raises(EngineRefused, match="sent more than 100000 bytes"):
-        await engine.complete(CALL) if kind == "complete" else await events_from(engine)
+        await engine.complete(CALL) if kind == "complete" else await events_from(engine, CALL)
     assert engine.stats.attempts == 1
 
 
@@ -302,7 +303,7 @@ async def test_probe_asks_for_little(relay, endpoint) -> None:
 async def test_cancelling_a_call_drops_its_connection(relay, endpoint, kind: str) -> None:
     endpoint.default = endpoint.stall if kind == "complete" else streaming(stream_bytes()[:2], endpoint.stall)
     engine = relay()
-    task = asyncio.create_task(engine.complete(CALL) if kind == "complete" else events_from(engine))
+    task = asyncio.create_task(engine.complete(CALL) if kind == "complete" else events_from(engine, CALL))
     await asyncio.wait_for(endpoint.asked.wait(), 10)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -314,7 +315,7 @@ async def test_cancelling_a_call_drops_its_connection(relay, endpoint, kind: str
 async def test_leaving_a_stream_early_drops_its_connection(relay, endpoint) -> None:
     endpoint.default = streaming(stream_bytes()[:2], endpoint.stall)
     engine = relay()
-    async with aclosing(engine.stream(CALL)) as events:
+    async with aclosing(stepwise(engine)) as events:
         await anext(events)
         assert engine.stats.in_flight == 1
     await asyncio.wait_for(endpoint.gone.wait(), 10)
@@ -325,14 +326,14 @@ async def test_the_end_of_a_stream_holds_nothing(relay, endpoint) -> None:
     """A consumer that stops at End without closing the generator still frees slot and connection."""
     endpoint.default = streaming()
     engine = relay(max_concurrency=1)
-    events = engine.stream(CALL)
+    events = stepwise(engine)
     while not isinstance(await anext(events), TextDelta):
         pass
     async for event in events:
         if not isinstance(event, TextDelta):
             break
     assert engine.stats.in_flight == 0
-    await events_from(engine)
+    await events_from(engine, CALL)
     await events.aclose()
 
 

@@ -16,6 +16,7 @@ from rollwright.wire import HarnessError, UsageError, assistant, user
 AGENTS = ["codex", "claude-code", "opencode"]
 KEY = "k3y-of-the-rollout"
 DOOR = Door("http://127.0.0.1:4321", KEY, "state-key")
+TOOLS_DOOR = Door(DOOR.url, KEY, DOOR.state_key, f"{DOOR.url}/rollout/mcp", "t00ls-key")
 TEXTS = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), max_size=60)
 DONE = ExecResult(Ending.EXITED, 0, b"", b"")
 
@@ -57,6 +58,18 @@ def test_codex_reads_its_settings_as_toml(system):
     assert table.get("developer_instructions", "") == system
 
 
+@pytest.mark.parametrize("kind", AGENTS)
+def test_an_agent_is_told_of_tools_by_address_and_of_their_key_by_its_environment(kind):
+    harness = make_harness(harness_config(kind))
+    assert harness.takes_tools
+    start = harness.start(TOOLS_DOOR, "m", "", "p")
+    assert TOOLS_DOOR.tools_url in "".join([*start.words, *start.env.values()])
+    assert not any(TOOLS_DOOR.tools_key in word for word in start.words)
+    assert TOOLS_DOOR.tools_key in start.env.values()
+    bare = harness.start(DOOR, "m", "", "p")
+    assert "/rollout/mcp" not in "".join([*bare.words, *bare.env.values()])
+
+
 def test_opencode_finds_its_model_in_its_settings():
     start = make_harness(harness_config("opencode")).start(DOOR, "some/model", "Be brief.", "Go.")
     settings = json.loads(start.env["OPENCODE_CONFIG_CONTENT"])
@@ -78,11 +91,19 @@ async def test_a_box_that_has_the_program_needs_nothing_of_this_host(kind):
 
 
 @pytest.mark.parametrize("kind", AGENTS)
-async def test_a_box_that_does_not_show_this_host_says_what_to_do(kind):
-    with pytest.raises(
-        HarnessError, match=r"box-1 does not show programs of this host; take a box.*--harness\.program"
-    ):
-        await make_harness(harness_config(kind)).drive(Box(False), DOOR, "m", Task(id="t", prompt="Go."))
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (b"Haiku BePC\nroom /opt/rollwright/x\n", "runs 'Haiku BePC', for which no agent is published"),
+        (b"Linux x86_64\n", "has no place that programs could be kept in"),
+        (b"", "runs '', for which no agent is published"),
+    ],
+    ids=["platform", "full", "silent"],
+)
+async def test_a_box_that_an_agent_cannot_be_brought_into_says_why(kind, said, why):
+    box = Box(False, ExecResult(Ending.EXITED, 0, said, b""))
+    with pytest.raises(HarnessError, match=f"box-1 {why}"):
+        await make_harness(harness_config(kind)).drive(box, DOOR, "m", Task(id="t", prompt="Go."))
 
 
 @pytest.mark.parametrize("kind", AGENTS)

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from ears import Keeping, asked_for, played
 from rollwright.engines.function import FunctionEngine
 from rollwright.harnesses import Limits, Refusal, Session
 from rollwright.traces import LiveTrace
@@ -130,7 +131,10 @@ class Streaming(FunctionEngine):
         self.events = events
         self.calls = []
 
-    async def stream(self, call):
+    async def stream(self, call, ear):
+        return await played(self._events(call), ear)
+
+    async def _events(self, call):
         self.calls.append(call)
         for event in self.events:
             if isinstance(event, BaseException):
@@ -147,7 +151,7 @@ async def test_a_turn_is_committed_before_its_end_is_told():
     session, trace = streaming_session(TextDelta("a"), TextDelta("b"), End(Finish.STOP, Usage(3, 2), queue_s=0.0))
     turn = await session.ask(ModelCall("any", (user("go"),)))
     assert trace.open_calls == 0, "nothing is on record before the turn is run"
-    assert [(trace.turns, trace.open_calls) async for _ in turn.stream()] == [(0, 1), (0, 1), (1, 0)]
+    assert [(trace.turns, trace.open_calls) async for _ in asked_for(turn.stream)] == [(0, 1), (0, 1), (1, 0)]
     assert turn.reply.message == assistant("ab")
     assert (trace.reply, trace.usage) == ("ab", Usage(3, 2))
 
@@ -166,7 +170,7 @@ async def test_any_other_way_out_is_an_abort(events, kind, layer, lost):
     session, trace = streaming_session(*events)
     turn = await session.ask(ModelCall("any", (user("go"),)))
     with pytest.raises(BaseException):  # noqa: B017 - cancellations too
-        _ = [event async for event in turn.stream()]
+        await turn.stream(Keeping())
     frozen = trace.freeze(Stop.FAILED)
     (call,) = frozen.calls
     assert (call.failure.kind, call.failure.layer) == (kind, layer)
@@ -178,11 +182,11 @@ async def test_any_other_way_out_is_an_abort(events, kind, layer, lost):
 async def test_whoever_stops_listening_aborts_the_call():
     session, trace = streaming_session(TextDelta("a"), TextDelta("b"), End(Finish.STOP))
     turn = await session.ask(ModelCall("any", (user("go"),)))
-    events = turn.stream()
+    events = asked_for(turn.stream)
     assert await anext(events) == TextDelta("a")
     await events.aclose()
     assert trace.open_calls == 0
-    assert trace.freeze(Stop.FINISHED).calls[0].failure.kind == "GeneratorExit"
+    assert trace.freeze(Stop.FINISHED).calls[0].failure.kind == "CancelledError"
 
 
 @pytest.mark.parametrize(
@@ -208,7 +212,7 @@ async def test_the_rollouts_own_choices_win(own, asked, used):
 async def test_a_session_that_is_stopped_refuses_and_says_why():
     session, trace = streaming_session(End(Finish.STOP), limits=Limits(max_turns=1))
     turn = await session.ask(ModelCall("any", (user("go"),)))
-    _ = [event async for event in turn.stream()]
+    await turn.stream(Keeping())
     no = await session.ask(ModelCall("any", (user("on"),)))
     assert isinstance(no, Refusal)
     assert (no.stop, session.stopped) == (Stop.TURNS_SPENT, Stop.TURNS_SPENT)

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 import aiohttp
 
+from ears import played
 from rollwright.dialects import DIALECTS
 from rollwright.engines.function import FunctionEngine
 from rollwright.harnesses import Limits, Session
@@ -27,7 +28,10 @@ class PuppetEngine(FunctionEngine):
         self.cancelled = 0
         self.asked = asyncio.Event()
 
-    async def stream(self, call):
+    async def stream(self, call, ear):
+        return await played(self.playing(call), ear)
+
+    async def playing(self, call):
         self.calls.append(call)
         self.asked.set()
         try:
@@ -43,7 +47,7 @@ class PuppetEngine(FunctionEngine):
             raise
 
     async def complete(self, call):
-        return reply_of([event async for event in self.stream(call)])
+        return reply_of([event async for event in self.playing(call)])
 
     def say(self, *words, end=True):
         for word in words:

@@ -127,8 +127,8 @@ async def test_an_engine_that_fails_before_its_first_word_is_an_ordinary_error(d
 @pytest.mark.parametrize("dialect", ALL)
 async def test_an_end_that_never_comes_is_a_cut_stream(dialect):
     class Forgetful(PuppetEngine):
-        async def stream(self, call):
-            async for event in super().stream(call):
+        async def playing(self, call):
+            async for event in super().playing(call):
                 yield event
                 return
 
@@ -174,7 +174,7 @@ async def test_a_client_that_does_not_read_holds_the_engine_back_and_then_loses_
     class Endless(PuppetEngine):
         said = 0
 
-        async def stream(self, call):
+        async def playing(self, call):
             from rollwright.wire import TextDelta
 
             try:

@@ -1,5 +1,5 @@
 """A real browser: pages are seen as pictures, rollouts do not see one another, and nothing but what is allowed is
-reached. Chromium is some 300 MB that the tests do not fetch; without it they skip."""
+reached. `scripts/test` installs Chromium where it may; without it these skip."""
 
 import asyncio
 import importlib.util
@@ -27,7 +27,7 @@ NO_BROWSER = (
     if importlib.util.find_spec("playwright") is None
     else ""
     if find_chromium()
-    else "no Chromium is installed; it is some 300 MB, which tests do not fetch"
+    else "no Chromium is installed; on Debian, as root: apt-get install chromium"
 )
 needs_browser = pytest.mark.skipif(bool(NO_BROWSER), reason=NO_BROWSER)
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 
-from rollwright.engines import prove_tokens
 from rollwright.engines.config import EngineConfig
 from rollwright.engines.factory import open_engine
 from rollwright.harnesses import make_harness
@@ -164,7 +163,6 @@ class OrchestrateRun:
             )
         engine = await stack.enter_async_context(open_engine(engine_config, settings.model))
         await prove(engine, engine_config)
-        await prove_tokens(engine, settings.model)
         environment = Environment(
             taskset,
             harness=make_harness(settings.harness),

@@ -28,6 +28,17 @@ class Group(NamedTuple):
     """Whether no element could belong to it, whichever follows: a later request may go on otherwise."""
 
 
+class ToolWay(NamedTuple):
+    """How a tool is called that is no plain function."""
+
+    kind: str
+    """The dialect's word for such calls."""
+    namespace: str = ""
+    """The namespace that it is declared in; empty if in none."""
+    name: str = ""
+    """Its name there."""
+
+
 class Settings(Struct, frozen=True):
     """All that a request says outside of its list."""
 
@@ -41,8 +52,8 @@ class Settings(Struct, frozen=True):
     extra: dict[str, Any] = {}
     written: dict[str, bytes] = {}
     """Fields that are passed on as they were written, as long as what they say is not changed."""
-    tool_kinds: dict[str, str] = {}
-    """The dialect's word for tools, by name, that are called otherwise than functions."""
+    tool_ways: dict[str, ToolWay] = {}
+    """Tools, by the names that we know them by, that are called otherwise than plain functions."""
 
 
 class Noted(NamedTuple):

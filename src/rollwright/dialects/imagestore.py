@@ -2,14 +2,13 @@
 
 A rollout holds what it put: when its hold closes, what nobody else holds is gone, from memory and from disk. The oldest
 images leave memory first. A put writes at most what it brings and one image more, and only where the budget is spent;
-such files are read from the page cache. Calls from several threads are safe."""
+such files are read from the page cache. What a killed process left on disk, the next one sweeps (`spills`). Calls from
+several threads are safe."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import shutil
-import tempfile
 from hashlib import sha256
 from pathlib import Path
 from threading import Lock
@@ -19,6 +18,7 @@ from typing import Self
 from rollwright.wire import Image, WireError
 
 from .images import check_media_type, decode, encode, is_canonical
+from .spills import SpillDirectory
 
 BUDGET_BYTES = 32 * 2**20
 _CUT_OUT_CHARS = 4096
@@ -49,7 +49,7 @@ class ImageStore:
         """The oldest first."""
         self._by_text: dict[bytes, str] = {}
         self._memory_bytes = 0
-        self._directory: Path | None = None
+        self._directory: SpillDirectory | None = None
         self._lock = Lock()
         self._own: set[str] = set()
 
@@ -98,7 +98,7 @@ class ImageStore:
             self._own.clear()
             self._memory_bytes = 0
         if directory is not None:
-            shutil.rmtree(directory, ignore_errors=True)
+            directory.close()
 
     def __enter__(self) -> Self:
         return self
@@ -155,7 +155,7 @@ class ImageStore:
         kept = self._in_memory[name]
         try:
             if self._directory is None:
-                self._directory = Path(tempfile.mkdtemp(prefix="rollwright-images-"))
+                self._directory = SpillDirectory()
             self._path(name).write_bytes(kept.text or b"")
         except OSError as error:
             raise WireError(f"there is no room for another image: {error.strerror}") from error
@@ -169,7 +169,7 @@ class ImageStore:
     def _path(self, name: str) -> Path:
         if self._directory is None:
             raise WireError(f"image {name[:12]} is not in this store, which was closed")
-        return self._directory / name
+        return self._directory.path / name
 
     def _let_go(self, held: set[str]) -> None:
         with self._lock:

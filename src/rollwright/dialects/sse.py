@@ -24,9 +24,14 @@ class SseReader:
         """An upper bound of the bytes of both."""
         self._at_start = True
 
+    @property
+    def empty(self) -> bool:
+        """Whether all that came was whole events."""
+        return not self._held_bytes
+
     def feed(self, chunk: bytes) -> list[bytes]:
         """The payloads of the events that `chunk` completes."""
-        if not self._held_bytes and _is_one_event(chunk):
+        if not self._held_bytes and is_one_event(chunk):
             self._at_start = False
             return [chunk[6:-2]]
         head, newline, rest = chunk.rpartition(b"\n")
@@ -64,7 +69,7 @@ class SseReader:
         return payloads
 
 
-def _is_one_event(chunk: bytes) -> bool:
+def is_one_event(chunk: bytes) -> bool:
     """Nearly every piece of a stream is one event of one line, and nothing else."""
     return (
         chunk.startswith(b"data: ")

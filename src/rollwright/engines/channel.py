@@ -10,22 +10,23 @@ from __future__ import annotations
 import asyncio
 import io
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 import aiohttp
 import msgspec
 
 from rollwright.dialects import StreamReader
-from rollwright.wire import End, EngineRefused, EngineUnavailable, Event, ModelCall, ModelReply, Usage
+from rollwright.wire import End, EngineRefused, EngineUnavailable, ModelCall, ModelReply, Usage
 
 from .config import RelayConfig
+from .contract import Ear
 from .endpoint import ClientSide, Endpoint
+from .inflow import Conduits, Inflow, TooLong
 from .journey import Journey
 from .limiter import Limiter
 from .pacing import Bucket
 from .setbacks import Setback, refuse_or_retry, translated, understood
-from .silence import Silence
 
 Sleep = Callable[[float], Awaitable[object]]
 
@@ -99,26 +100,15 @@ class Channel:
         return msgspec.structs.replace(reply, queue_s=journey.queued_s)
 
     async def attempt_stream(
-        self, call: ModelCall, body: bytes, journey: Journey, make_reader: Callable[[], StreamReader]
-    ) -> AsyncGenerator[Event, None]:
-        """Deltas while the slot is held, the end after it was given back: a consumer that stops at `End` and never
-        comes back keeps nothing."""
-        end: End | None = None
+        self, call: ModelCall, body: bytes, journey: Journey, reader: StreamReader, ear: Ear
+    ) -> End:
         async with self._admitted(call, body, journey) as visit:
             with translated(self.endpoint):
-                async with (
-                    self._opened(call, body, journey) as response,
-                    aclosing(self._events(response, journey, make_reader)) as events,
-                ):
-                    async for batch in events:
-                        for event in batch:
-                            if type(event) is End:
-                                end = event
-                                visit.usage = end.usage
-                            else:
-                                yield event
-        if end is not None:
-            yield msgspec.structs.replace(end, queue_s=journey.queued_s)
+                async with self._opened(call, body, journey) as response:
+                    end = await self._told(response, journey, reader, ear)
+                    await _read_tail(response)
+            visit.usage = end.usage
+        return msgspec.structs.replace(end, queue_s=journey.queued_s)
 
     async def close(self) -> None:
         self.closed = True
@@ -200,7 +190,7 @@ class Channel:
         if self.closed:
             raise EngineUnavailable(f"the client of {self.endpoint.name} was closed")
         if self._session is None:
-            connector = aiohttp.TCPConnector(limit=self._config.max_connections, keepalive_timeout=_KEEPALIVE_S)
+            connector = Conduits(limit=self._config.max_connections, keepalive_timeout=_KEEPALIVE_S)
             self._session = aiohttp.ClientSession(
                 connector=connector,
                 headers=self.endpoint.headers,
@@ -224,30 +214,17 @@ class Channel:
             # Closes the connection unless the response was read to its end.
             response.release()
 
-    async def _events(
-        self, response: aiohttp.ClientResponse, journey: Journey, make_reader: Callable[[], StreamReader]
-    ) -> AsyncGenerator[list[Event], None]:
-        """Events as they arrive, those of one piece together."""
-        reader, content, left = make_reader(), response.content, self._config.max_reply_bytes
-        wait_s, then_s = journey.attempt_s, self._config.stall_timeout_s
-        with Silence(content, journey.left_now_s(time.monotonic())) as silence, understood(self.endpoint):
-            while left >= 0:
-                silence.allow(wait_s)
-                chunk = await content.readany()
-                silence.rest()
-                wait_s = then_s
-                if not chunk:
-                    reader.close()
-                    return
-                left -= len(chunk)
-                self.stats.bytes_received += len(chunk)
-                events = reader.feed(chunk)
-                if events:
-                    yield events
-                    if type(events[-1]) is End:
-                        await _read_tail(response)
-                        return
-        raise self._too_long()
+    async def _told(self, response: aiohttp.ClientResponse, journey: Journey, reader: StreamReader, ear: Ear) -> End:
+        inflow = Inflow(response, reader, ear, self._config.max_reply_bytes)
+        try:
+            with understood(self.endpoint):
+                left_s = journey.left_now_s(time.monotonic())
+                return await inflow.run(journey.attempt_s, self._config.stall_timeout_s, left_s)
+        except TooLong as error:
+            raise self._too_long() from error
+        finally:
+            journey.heard = journey.heard or inflow.told
+            self.stats.bytes_received += inflow.received_bytes
 
     async def _check_status(self, call: ModelCall, response: aiohttp.ClientResponse) -> None:
         if response.status == 200:
@@ -275,6 +252,8 @@ class Channel:
 
 async def _read_tail(response: aiohttp.ClientResponse) -> None:
     """Read to the end of the response, so that its connection can serve the next call."""
+    if response.content.is_eof():
+        return
     try:
         async with asyncio.timeout(_TAIL_S):
             while await response.content.readany():

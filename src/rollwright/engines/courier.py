@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from collections.abc import Callable
+from typing import cast
 
 from rollwright.dialects import StreamReader
-from rollwright.wire import EngineError, EngineUnavailable, Event, ModelCall, ModelReply
+from rollwright.wire import End, EngineError, EngineUnavailable, ModelCall, ModelReply
 
 from .channel import Channel, RelayStats, Sleep
 from .config import RelayConfig
+from .contract import Ear
 from .endpoint import ClientSide, Endpoint
+from .inflow import Deaf
 from .journey import Journey, Obituary
 from .setbacks import Setback
 
@@ -57,22 +59,17 @@ class Courier:
                 self._channel.stats.failures += 1
                 raise
 
-    async def stream(
-        self, call: ModelCall, body: bytes, make_reader: Callable[[], StreamReader]
-    ) -> AsyncGenerator[Event, None]:
-        """Close the generator early (`contextlib.aclosing`) to drop the connection and so the work at the engine.
-        `make_reader` makes the reader of one attempt."""
+    async def stream(self, call: ModelCall, body: bytes, make_reader: Callable[[], StreamReader], ear: Ear) -> End:
+        """`make_reader` makes the reader of one attempt."""
         journey = self._begin(None)
-        delivered = False
         while True:
             try:
-                async with aclosing(self._channel.attempt_stream(call, body, journey, make_reader)) as events:
-                    async for event in events:
-                        delivered = True
-                        yield event
-                return
+                return await self._channel.attempt_stream(call, body, journey, make_reader(), ear)
+            except Deaf as deaf:
+                # What the listener raised was about itself, so it hears it as it was.
+                raise cast(Exception, deaf.__cause__) from None
             except Setback as setback:
-                if delivered:
+                if journey.heard:
                     self._channel.stats.failures += 1
                     text = self._obituary() or f"{self.endpoint.name} {setback.reason} within a stream"
                     raise EngineUnavailable(text) from setback

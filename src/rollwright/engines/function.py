@@ -3,10 +3,12 @@ Rollwright itself costs. No socket, no dialect."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 
 from rollwright.dialects import ImageStore
-from rollwright.wire import Event, Finish, Message, ModelCall, ModelReply, assistant, events_of
+from rollwright.wire import End, Finish, Message, ModelCall, ModelReply, assistant, events_of
+
+from .contract import Ear, tell
 
 Answer = str | Message | ModelReply
 
@@ -25,9 +27,12 @@ class FunctionEngine:
         message = assistant(answer) if isinstance(answer, str) else answer
         return ModelReply(message, Finish.TOOL_CALLS if message.tool_calls else Finish.STOP)
 
-    async def stream(self, call: ModelCall) -> AsyncGenerator[Event, None]:
-        for event in events_of(await self.complete(call)):
-            yield event
+    async def stream(self, call: ModelCall, ear: Ear) -> End:
+        return await tell(ear, events_of(await self.complete(call)))
+
+    async def count(self, call: ModelCall) -> int | None:
+        """A function has no tokens."""
+        return None
 
     async def probe(self) -> None:
         """A function is always there."""

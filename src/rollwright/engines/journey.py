@@ -21,6 +21,8 @@ class Journey:
         self.spent_s = 0.0
         self.queued_s = 0.0
         """Waiting for slots and for the rate, over all attempts."""
+        self.heard = False
+        """Part of the answer was told to somebody and cannot be taken back."""
         self._began_at: float | None = None
         self._endpoint = endpoint
         self._config = config

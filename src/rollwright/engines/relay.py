@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from types import TracebackType
 from typing import Self
 
@@ -18,9 +16,9 @@ import msgspec
 
 from rollwright.dialects import Dialect, ImageStore, dialect_named
 from rollwright.wire import (
+    End,
     EngineRefused,
     EngineUnavailable,
-    Event,
     ModelCall,
     ModelReply,
     Sampling,
@@ -30,6 +28,8 @@ from rollwright.wire import (
 
 from .channel import RelayStats, Sleep
 from .config import RelayConfig
+from .contract import Ear
+from .counting import Counter
 from .courier import Courier
 from .endpoint import find_endpoint
 from .journey import Obituary
@@ -59,6 +59,7 @@ class RelayEngine:
         self._dialect = dialect or dialect_named(config.dialect)
         self._endpoint = find_endpoint(config, self._dialect)
         self._courier = Courier(self._endpoint, self._dialect, config, obituary=obituary, sleep=sleep, dice=dice)
+        self._counter = Counter(config) if self._dialect.name == "messages" else None
         self.images = ImageStore() if images is None else images
         """Where the bytes of the images in calls are read from; whoever makes calls puts them there."""
         self._owns_images = images is None
@@ -71,12 +72,15 @@ class RelayEngine:
     async def complete(self, call: ModelCall) -> ModelReply:
         return await self._courier.complete(*self._write(call, stream=False))
 
-    async def stream(self, call: ModelCall) -> AsyncGenerator[Event, None]:
-        """Close the generator early (`contextlib.aclosing`) to drop the connection and so the work at the engine."""
+    async def stream(self, call: ModelCall, ear: Ear) -> End:
         call, body = self._write(call, stream=True)
-        async with aclosing(self._courier.stream(call, body, self._dialect.stream_reader)) as events:
-            async for event in events:
-                yield event
+        return await self._courier.stream(call, body, self._dialect.stream_reader, ear)
+
+    async def count(self, call: ModelCall) -> int | None:
+        """What the endpoint says. Only the messages API can be asked."""
+        if self._counter is None:
+            return None
+        return await self._counter.count(self._own(call, stream=False), self.images)
 
     async def probe(self) -> None:
         """One small call that is sent again once at most: a wrong address, key or model is known in seconds."""
@@ -92,6 +96,8 @@ class RelayEngine:
     async def close(self) -> None:
         """Idempotent. Calls in flight end with EngineUnavailable."""
         await self._courier.close()
+        if self._counter is not None:
+            await self._counter.close()
         if self._owns_images:
             self.images.close()
 
@@ -108,12 +114,17 @@ class RelayEngine:
         state = f"{now.in_flight} in flight, {now.waiting} waiting, limit {now.limit}"
         return f"<RelayEngine {self._endpoint.name} {self._dialect.name}: {state}>"
 
-    def _write(self, call: ModelCall, *, stream: bool) -> tuple[ModelCall, bytes]:
+    def _own(self, call: ModelCall, *, stream: bool) -> ModelCall:
+        """The call as it is made of this endpoint."""
         foreign = call.dialect not in ("", self._dialect.name)
-        if call.stream is not stream or not call.model or (foreign and call.extra):
-            # Fields that another dialect does not know mean nothing in this one.
-            extra = {} if foreign else call.extra
-            call = msgspec.structs.replace(call, stream=stream, model=call.model or self.model, extra=extra)
+        if call.stream is stream and call.model and not (foreign and call.extra):
+            return call
+        # Fields that another dialect does not know mean nothing in this one.
+        extra = {} if foreign else call.extra
+        return msgspec.structs.replace(call, stream=stream, model=call.model or self.model, extra=extra)
+
+    def _write(self, call: ModelCall, *, stream: bool) -> tuple[ModelCall, bytes]:
+        call = self._own(call, stream=stream)
         try:
             return call, self._dialect.write_request(call, self.images)
         except WireError as error:

@@ -4,56 +4,62 @@ pieces costs as much as reading them."""
 from __future__ import annotations
 
 import asyncio
-import math
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from aiohttp import StreamReader
-
 
 class Silence:
-    """While the block runs, a read of `content` that waits for longer than was allowed raises TimeoutError."""
+    """While the block runs, `expired` is called once if nothing comes for longer than is allowed: for `first_s` at
+    first, for `then_s` after each word, and for nobody knows how long after `left_s` in all."""
 
-    def __init__(self, content: StreamReader, left_s: float) -> None:
-        self._content = content
+    def __init__(self, first_s: float, then_s: float, left_s: float, expired: Callable[[], object]) -> None:
         self._loop = asyncio.get_running_loop()
-        self._last = self._loop.time() + left_s
+        self._expired = expired
+        self._allowed_s, self._then_s = first_s, then_s
+        self._heard_at = self._loop.time()
+        self._last = self._heard_at + left_s
         """The deadline of the whole stream."""
-        self._until = math.inf
-        self._fires_at = math.inf
+        self._rests = False
         self._timer: asyncio.TimerHandle | None = None
 
-    def allow(self, seconds: float) -> None:
-        """A read begins, which may take so long."""
-        self._until = min(self._loop.time() + seconds, self._last)
-        if self._until < self._fires_at:
+    def heard(self) -> None:
+        """Something came, or may come from now on."""
+        self._heard_at = self._loop.time()
+        if self._allowed_s is not self._then_s or self._rests:
+            self._allowed_s, self._rests = self._then_s, False
             self._set()
 
     def rest(self) -> None:
-        """Nobody reads."""
-        self._until = math.inf
+        """Nobody listens, so nobody waits."""
+        self._rests = True
 
     def __enter__(self) -> Self:
+        self._set()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trail: TracebackType | None
     ) -> None:
+        self._rests = True
         if self._timer is not None:
             self._timer.cancel()
+
+    @property
+    def _until(self) -> float:
+        return min(self._heard_at + self._allowed_s, self._last)
 
     def _set(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._fires_at = self._until
         self._timer = self._loop.call_at(self._until, self._fired)
 
     def _fired(self) -> None:
-        self._timer, self._fires_at = None, math.inf
-        if self._until == math.inf:
+        self._timer = None
+        if self._rests:
             return
         # Timers of some loops come up to a millisecond early.
         if self._loop.time() < self._until - 2e-3:
             self._set()
         else:
-            self._content.set_exception(TimeoutError("the stream is silent"))
+            self._expired()

@@ -15,6 +15,7 @@ from rollwright.runtimes.provision import NpmProgram, find_npm, host_platform, p
 from rollwright.tasks import Task
 from rollwright.wire import HarnessError, RuntimeFault, UsageError
 
+from .bringing import brought
 from .contract import Door
 from .programs import FOREVER_S, HarnessConfig, Outcome, ProgramHarness, asked, trouble_of
 
@@ -25,8 +26,8 @@ class AgentConfig(HarnessConfig, frozen=True, kw_only=True):
     """What every published agent has."""
 
     program: str = ""
-    """Its program inside the box, where the box has it already. Empty fetches the pinned version once per host, for
-    boxes that can read this host's cache directory."""
+    """Its program inside the box, where the box has it already. Empty fetches the pinned version once per host, and
+    brings it into boxes that cannot read this host's cache directory."""
     arguments: tuple[str, ...] = ()
     """Further words of its command line."""
     env: dict[str, str] = {}
@@ -91,12 +92,9 @@ class AgentHarness(ProgramHarness):
         return Outcome(trouble=self.trouble(result))
 
     async def _installed(self, runtime: Runtime) -> str:
-        if not runtime.shows_cache:
-            raise HarnessError(
-                f"{runtime.name} does not show programs of this host; take a box that does (--runtime sandbox), or an "
-                f"image that has {self.kind} and name its program with --harness.program"
-            )
         try:
-            return str(await self.install())
+            if runtime.shows_cache:
+                return str(await self.install())
+            return await brought(runtime, self.npm_program)
         except (RuntimeFault, UsageError) as error:
-            raise HarnessError(f"{self.kind} {self.version} cannot be had: {error}") from error
+            raise HarnessError(f"{self.kind} {self.version} cannot be had in {runtime.name}: {error}") from error

@@ -11,8 +11,11 @@ from .agents import AgentConfig, AgentHarness, Start
 from .contract import Door
 
 _KEY = "ROLLWRIGHT_KEY"
+_TOOLS_KEY = "ROLLWRIGHT_TOOLS_KEY"
 _RETRIES = 1
 _IDLE_MS = 3_600_000
+_TOOL_S = 3600.0
+_TOOLS_START_S = 60.0
 
 
 class CodexConfig(AgentConfig, frozen=True, kw_only=True, tag_field="kind", tag="codex"):
@@ -22,6 +25,7 @@ class CodexConfig(AgentConfig, frozen=True, kw_only=True, tag_field="kind", tag=
 class CodexHarness(AgentHarness):
     kind = "codex"
     version = "0.166.0"
+    takes_tools = True
 
     def __init__(self, config: CodexConfig | None = None) -> None:
         super().__init__(config or CodexConfig())
@@ -42,7 +46,7 @@ class CodexHarness(AgentHarness):
             "model_providers.rollwright.request_max_retries": _RETRIES,
             "model_providers.rollwright.stream_max_retries": _RETRIES,
             "model_providers.rollwright.stream_idle_timeout_ms": _IDLE_MS,
-            "shell_environment_policy.exclude": [_KEY],
+            "shell_environment_policy.exclude": [_KEY, _TOOLS_KEY],
             # What the vendor's servers would do is not there.
             "web_search": "disabled",
             "features.plugins": False,
@@ -52,6 +56,23 @@ class CodexHarness(AgentHarness):
         }
         if system:
             settings["developer_instructions"] = system
+        env = {_KEY: door.key}
+        if door.tools_url:
+            settings |= _tools(door)
+            env[_TOOLS_KEY] = door.tools_key
         words = [word for name, value in settings.items() for word in ("-c", f"{name}={toml_value(value)}")]
         words += ["--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"]
-        return Start(("exec", *words, "-"), {_KEY: door.key}, prompt)
+        return Start(("exec", *words, "-"), env, prompt)
+
+
+def _tools(door: Door) -> dict[str, Any]:
+    """Where it finds its tools. It does not begin without them, and asks its model only when it knows them all."""
+    server = {
+        "url": door.tools_url,
+        "bearer_token_env_var": _TOOLS_KEY,
+        "required": True,
+        "startup_readiness": "catalog",
+        "startup_timeout_sec": _TOOLS_START_S,
+        "tool_timeout_sec": _TOOL_S,
+    }
+    return {f"mcp_servers.rollwright.{name}": value for name, value in server.items()}

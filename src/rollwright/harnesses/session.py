@@ -146,6 +146,11 @@ class Session:
             call = verdict
         return Turn(self, call, conversation or self.resume(call.messages), self._heads)
 
+    async def count(self, asked: ModelCall) -> int | None:
+        """How many tokens the prompt of a call would be; None where the engine does not know. Nothing is sampled and
+        nothing goes on record."""
+        return await self.engine.count(self._resolved(asked))
+
     async def judged(self, judging: Awaitable[T]) -> T:
         """What the task says. A task whose own code breaks has failed its rollout, whatever the program makes of it."""
         try:

@@ -4,14 +4,14 @@ sees its end; whatever else happens, the call is put on record as aborted. Exact
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from rollwright.engines import Ear, tell
 from rollwright.traces import Phase
 from rollwright.wire import (
+    Delta,
     End,
     EngineError,
     EngineUnavailable,
@@ -66,43 +66,33 @@ class Turn:
         await self._commit(number, reply)
         return await self._guarded(reply)
 
-    def stream(self) -> AsyncGenerator[Event | Refusal, None]:
-        """Events as they come, `End` last, and that one only after the answer is on record. A task that watches answers
-        sees each of them whole, so its programs see nothing of it before its end."""
-        guard = self._session.guard
-        return self._streamed() if guard is None or not guard.watches_answers else self._gathered()
+    async def stream(self, ear: Ear) -> End | Refusal:
+        """Tell what is said as it comes; the end is returned after the answer is on record. A task that watches answers
+        sees each of them whole, so its programs hear nothing of it before its end."""
+        guard, noting = self._session.guard, _Noting(ear, self.events)
+        end = await (self._gathered if guard is not None and guard.watches_answers else self._streamed)(noting)
+        if not isinstance(end, Refusal):
+            self.events.append(end)
+        return end
 
-    async def _gathered(self) -> AsyncGenerator[Event | Refusal, None]:
+    async def _gathered(self, ear: Ear) -> End | Refusal:
         reply = await self.complete()
-        if isinstance(reply, Refusal):
-            yield reply
-            return
-        for event in events_of(reply):
-            self.events.append(event)
-            yield event
+        return reply if isinstance(reply, Refusal) else await tell(ear, events_of(reply))
 
-    async def _streamed(self) -> AsyncGenerator[Event | Refusal, None]:
-        session, trace, end = self._session, self._session.trace, None
+    async def _streamed(self, ear: Ear) -> End:
+        session, trace = self._session, self._session.trace
         trace.show(self.call.tools)
         number = trace.prepare(self.prompt, self.call.model)
-        told = self.events
         try:
             with trace.phase(Phase.MODEL):
-                async with aclosing(session.engine.stream(self._named(number))) as events:
-                    async for event in events:
-                        if type(event) is End:
-                            end = event
-                        else:
-                            told.append(event)
-                            yield event
-                reply = _whole([*told, end] if end is not None else told)
+                end = await session.engine.stream(self._named(number), ear)
+                reply = _whole([*self.events, end])
                 trace.queued(reply.queue_s)
         except BaseException as error:
-            self._abort(number, error, heard=bool(told))
+            self._abort(number, error, heard=bool(self.events))
             raise
         await self._commit(number, reply)
-        told.append(end_of(reply))
-        yield told[-1]
+        return end_of(reply)
 
     def _named(self, number: int) -> ModelCall:
         """The call with its place in the trace: an engine that keeps conversations must go on in this very one."""
@@ -122,7 +112,8 @@ class Turn:
                 session.stop(stop)
 
     def _abort(self, number: int, error: BaseException, *, heard: bool) -> None:
-        left = isinstance(error, asyncio.CancelledError | GeneratorExit)
+        # A WireError is the listener's, who cannot write what it heard: those of engines are translated.
+        left = isinstance(error, asyncio.CancelledError | WireError)
         failure = Failure.of(error, Layer.HARNESS if left else Layer.ENGINE)
         if left:
             failure = msgspec.structs.replace(failure, message="nobody waited for the answer any longer")
@@ -141,6 +132,21 @@ class Turn:
         elif verdict.stop is not None:
             self._session.stop(verdict.stop)
         return verdict
+
+
+class _Noting:
+    """Keeps what another one hears."""
+
+    __slots__ = ("_hear", "_keep", "ready")
+
+    def __init__(self, ear: Ear, events: list[Event]) -> None:
+        self._hear = ear.hear
+        self._keep = events.append
+        self.ready = ear.ready
+
+    def hear(self, delta: Delta) -> bool:
+        self._keep(delta)
+        return self._hear(delta)
 
 
 def bare(error: RolloutError) -> RolloutError:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import cast
 
 import msgspec
 from aiohttp import web
 
 from rollwright.dialects import Dialect
+from rollwright.engines import Ear, tell
 from rollwright.harnesses import Refusal, Turn, bare
-from rollwright.wire import End, Event, ModelCall, ModelReply, RolloutError, WireError, events_of
+from rollwright.wire import End, ModelCall, ModelReply, RolloutError, WireError, events_of
 
 from .admission import Admission
 from .bodies import Bodies
@@ -70,7 +69,7 @@ class Carrier:
             if not exchange.call.stream:
                 return await _whole(dialect, admission, exchange, turn)
             ending = partial(_keep, admission, exchange, turn)
-            return await self._stream(request, dialect, exchange.call, turn.stream(), exchange, ending)
+            return await self._stream(request, dialect, exchange.call, turn.stream, exchange, ending)
         except RolloutError as error:
             exchange.settle(bare(error))
             raise told(error) from error
@@ -85,7 +84,7 @@ class Carrier:
         """Hear what another request has asked for and is being told."""
         try:
             if call.stream:
-                return await self._stream(request, dialect, call, exchange.follow())
+                return await self._stream(request, dialect, call, exchange.follow)
             reply = await exchange.answer()
         except RolloutError as error:
             raise told(error) from error
@@ -97,34 +96,30 @@ class Carrier:
         """Give an answer that is on record once more."""
         if not call.stream:
             return _answer(dialect, call, reply)
-        return await self._stream(request, dialect, call, _again(events_of(reply)))
+        return await self._stream(request, dialect, call, partial(tell, events=events_of(reply)))
 
     async def _stream(
         self,
         request: Asked,
         dialect: Dialect,
         call: ModelCall,
-        events: AsyncGenerator[Event | Refusal, None],
+        telling: Callable[[Ear], Awaitable[End | Refusal]],
         driven: Exchange | None = None,
         ending: Callable[[], None] = lambda: None,
     ) -> web.StreamResponse:
-        """Deliver events as they come. Once something was delivered, what goes wrong is told within the stream. Those
-        who follow `driven` hear of each event, and `ending` is called before its end is told."""
-        outlet = request.outlet = Outlet(request, dialect.stream_writer(call), self._config.keepalive_s)
+        """Deliver what is told as it comes. Once something was delivered, what goes wrong is told within the stream.
+        Those who follow `driven` hear of each event, and `ending` is called before its end is told."""
+        config = self._config
+        outlet = Outlet(request, dialect.stream_writer(call), config.keepalive_s, config.drain_timeout_s, driven)
+        request.outlet = outlet
         try:
-            async with aclosing(events):
-                async for event in events:
-                    if type(event) is End:
-                        ending()
-                    elif type(event) is Refusal:
-                        if driven is not None:
-                            driven.settle(event)
-                        raise _refused(event)
-                    elif driven is not None and driven.followers:
-                        driven.grown()
-                    outlet.put(cast(Event, event))
-                    if outlet.clogged:
-                        await self._drain(request, outlet)
+            end = await telling(outlet)
+            if isinstance(end, Refusal):
+                if driven is not None:
+                    driven.settle(end)
+                raise _refused(end)
+            ending()
+            outlet.put(end)
         except (RolloutError, WireError, Rejected) as error:
             if not outlet.begun:
                 raise
@@ -137,15 +132,6 @@ class Carrier:
         finally:
             outlet.close()
         return outlet
-
-    async def _drain(self, request: Asked, outlet: Outlet) -> None:
-        try:
-            await outlet.drained(self._config.drain_timeout_s)
-        except ConnectionError:
-            return  # It left; whoever cares was told.
-        except TimeoutError:
-            if request.transport is not None:
-                request.transport.abort()
 
 
 async def _asked(admission: Admission, call: ModelCall) -> Turn:
@@ -172,11 +158,6 @@ def _keep(admission: Admission, exchange: Exchange, turn: Turn) -> None:
     assert turn.reply is not None
     admission.keep(exchange, turn, turn.reply)
     exchange.settle(turn.reply)
-
-
-async def _again(events: Iterable[Event]) -> AsyncGenerator[Event | Refusal, None]:
-    for event in events:
-        yield event
 
 
 def _answer(dialect: Dialect, call: ModelCall, reply: ModelReply) -> Answer:

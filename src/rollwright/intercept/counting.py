@@ -1,10 +1,12 @@
-"""How long a prompt is, guessed. No engine is asked: a program that plans its context needs the order of magnitude."""
+"""How long a prompt is: as the engine counts it where it can, else guessed from its length. A program that plans its
+context needs at least the order of magnitude."""
 
 from __future__ import annotations
 
 import msgspec
 
 from rollwright.dialects.messages import write_token_count
+from rollwright.harnesses import Session
 from rollwright.wire import Image, Message, ModelCall, Part, Text, ToolResult
 
 _CHARS_PER_TOKEN = 4
@@ -12,10 +14,15 @@ _TOKENS_PER_MESSAGE = 4
 _TOKENS_PER_IMAGE = 1500
 
 
-def count_tokens(call: ModelCall) -> bytes:
+async def count_tokens(session: Session, call: ModelCall) -> bytes:
     """The body of an answer to `/v1/messages/count_tokens`."""
+    counted = await session.count(call)
+    return write_token_count(guessed(call) if counted is None else counted)
+
+
+def guessed(call: ModelCall) -> int:
     tools = len(msgspec.json.encode(call.tools)) // _CHARS_PER_TOKEN if call.tools else 0
-    return write_token_count(tools + sum(_message_tokens(message) for message in call.messages))
+    return tools + sum(_message_tokens(message) for message in call.messages)
 
 
 def _message_tokens(message: Message) -> int:

@@ -16,9 +16,12 @@ from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 
 from rollwright.dialects import KEEPALIVE, StreamWriter
-from rollwright.wire import Event
+from rollwright.wire import Delta, Event
+
+from .exchange import Exchange
 
 _ONE_WRITE_BYTES = 2**16
+_LAST_CHUNK = b"0\r\n\r\n"
 _STREAM_FIELDS = b"Content-Type: text/event-stream\r\nCache-Control: no-cache\r\n"
 
 
@@ -70,12 +73,23 @@ class Outlet(web.StreamResponse):
     """A stream of events to one client. The head leaves with the first event, so until then the call may still end in
     an ordinary error; a client that has waited for long gets the head and a comment instead."""
 
-    def __init__(self, request: web.BaseRequest, writer: StreamWriter, keepalive_s: float) -> None:
+    def __init__(
+        self,
+        request: web.BaseRequest,
+        writer: StreamWriter,
+        keepalive_s: float,
+        drain_timeout_s: float,
+        driven: Exchange | None = None,
+    ) -> None:
         self._request = request
+        self._protocol = request.protocol
         self._writer = writer
+        self._driven = driven
+        """The call that is told here first, and by others who follow it."""
         self._chunked = request.version >= (1, 1)
         self._closes = not self._chunked or not request.keep_alive
         self._keepalive_s = keepalive_s
+        self._drain_timeout_s = drain_timeout_s
         self._loop = asyncio.get_running_loop()
         self._began_at = self._loop.time()
         self._written_at = -1.0
@@ -85,12 +99,38 @@ class Outlet(web.StreamResponse):
         self._pending_bytes = 0
         self._head_sent = False
         self.begun = False
-        self.clogged = False
-        """The client does not take what is written for it."""
 
     @property
     def keep_alive(self) -> bool:
         return not self._closes
+
+    def hear(self, delta: Delta) -> bool:
+        """Deliver it. Whether the client takes what is written for it."""
+        data = self._writer.write(delta)
+        if self._head_sent and self._chunked and not self._pending and self._written_at != self._loop.time():
+            # Nearly every piece of a stream; the same as below, in one step.
+            transport = self._protocol.transport
+            if transport is not None and data:
+                transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+                self._written_at = self._loop.time()
+        else:
+            self._write(data if self.begun else self._begin() + data)
+        driven = self._driven
+        if driven is not None and driven.followers:
+            driven.grown()
+        return not self._protocol.writing_paused
+
+    async def ready(self) -> None:
+        """Wait until the client has taken most of it. One that does not is hung up on, and one that is gone is ready:
+        whoever cares was told."""
+        try:
+            async with asyncio.timeout(self._drain_timeout_s):
+                await self._request.writer.drain()
+        except ConnectionError:
+            return
+        except TimeoutError:
+            if self._request.transport is not None:
+                self._request.transport.abort()
 
     def put(self, event: Event) -> None:
         data = self._writer.write(event)
@@ -100,12 +140,6 @@ class Outlet(web.StreamResponse):
         """End the stream as the dialect tells an error."""
         data = self._writer.error(message)
         self._write(data if self.begun else self._begin() + data)
-
-    async def drained(self, within_s: float) -> None:
-        """Wait until the client has taken most of it; TimeoutError if it does not."""
-        async with asyncio.timeout(within_s):
-            await self._request.writer.drain()
-        self.clogged = False
 
     def close(self) -> None:
         """Nothing is written by itself from now on. Idempotent."""
@@ -119,7 +153,9 @@ class Outlet(web.StreamResponse):
     async def write_eof(self, data: bytes = b"") -> None:
         self.close()
         if self.begun:
-            self._flush(last=True)
+            data = b"".join(self._pending)
+            self._pending.clear()
+            self._send(data, _LAST_CHUNK)
 
     def _begin(self) -> bytes:
         """The bytes that the dialect begins with. The head goes before them."""
@@ -129,34 +165,38 @@ class Outlet(web.StreamResponse):
     def _write(self, data: bytes) -> None:
         """The first event of a turn of the loop leaves at once, what follows in the same turn together at its end: a
         system call costs as much as all the rest of an event."""
-        if not data:
+        if self._written_at != self._loop.time() and not self._pending:
+            # The first of a turn, whose time stands still in loops that gather.
+            self._send(data)
             return
         self._pending.append(data)
         self._pending_bytes += len(data)
-        if self._written_at != self._loop.time() or self._pending_bytes > _ONE_WRITE_BYTES:
-            # The first of a turn, whose time stands still in loops that gather; or an engine that never waits, which
-            # must not fill the memory.
+        if self._pending_bytes > _ONE_WRITE_BYTES:
+            # An engine that never waits must not fill the memory.
             self._flush()
         elif len(self._pending) == 1:
             self._loop.call_soon(self._flush)
 
-    def _flush(self, last: bool = False) -> None:
+    def _flush(self) -> None:
         data = b"".join(self._pending)
         self._pending.clear()
         self._pending_bytes = 0
-        transport = self._request.transport
-        if transport is None:
+        self._send(data)
+
+    def _send(self, data: bytes, tail: bytes = b"") -> None:
+        transport = self._protocol.transport
+        if transport is None or not (data or tail):
             return
-        if self._chunked:
-            chunk = b"%x\r\n%b\r\n" % (len(data), data) if data else b""
-            data = chunk + b"0\r\n\r\n" if last else chunk
+        if self._chunked and data:
+            data = b"%x\r\n%b\r\n%b" % (len(data), data, tail)
+        elif self._chunked:
+            data = tail
         if not self._head_sent:
             self._head_sent = True
             data = self._head() + data
         if data:
             transport.write(data)
             self._written_at = self._loop.time()
-            self.clogged = self._request.protocol.writing_paused
 
     def _head(self) -> bytes:
         coding = b"Transfer-Encoding: chunked\r\n" if self._chunked else b""

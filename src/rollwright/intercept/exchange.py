@@ -8,10 +8,10 @@ awaits but the followers.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
 
+from rollwright.engines import Ear
 from rollwright.harnesses import Refusal
-from rollwright.wire import End, Event, ModelCall, ModelReply, RolloutError
+from rollwright.wire import End, Event, ModelCall, ModelReply, RolloutError, end_of
 
 from .keys import Mark
 
@@ -63,20 +63,24 @@ class Exchange:
 
     # For requests that repeat it.
 
-    async def follow(self) -> AsyncGenerator[Event | Refusal, None]:
-        """Its events from the first one on. RolloutError if it fails."""
+    async def follow(self, ear: Ear) -> End | Refusal:
+        """Tell its events from the first one on. RolloutError if it fails."""
         told = 0
         async with _Following(self):
             while True:
                 while told < len(self.events):
-                    yield self.events[told]
+                    event = self.events[told]
+                    if isinstance(event, End):
+                        return event
                     told += 1
+                    if not ear.hear(event):
+                        await ear.ready()
                 if isinstance(self.outcome, RolloutError):
                     raise self.outcome
                 if isinstance(self.outcome, Refusal):
-                    yield self.outcome
-                if self.outcome is not None or (self.events and isinstance(self.events[-1], End)):
-                    return
+                    return self.outcome
+                if self.outcome is not None:
+                    return end_of(self.outcome)
                 await self._news()
 
     async def answer(self) -> ModelReply | Refusal:

@@ -185,7 +185,8 @@ class Interceptor:
         if path in _MODEL_PATHS:
             return Answer(write_models((admission.session.model,)))
         if path in _COUNT_PATHS:
-            return Answer(count_tokens(await self._carrier.read(request, _MESSAGES, admission)))
+            call = await self._carrier.read(request, _MESSAGES, admission)
+            return Answer(await count_tokens(admission.session, call))
         if path in admission.routes:
             return await admission.routes[path](request)
         if path == STATE_PATH:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, asynccontextmanager
 from functools import partial
 
-from rollwright.engines import Engine
+from rollwright.engines import Engine, prove_tokens
 from rollwright.harnesses import ChatHarness, Harness, Limits, Session
 from rollwright.intercept import InterceptConfig, Interceptor
 from rollwright.runtimes import PoolConfig, Runtime, RuntimeConfig, RuntimePool, SubprocessConfig
@@ -52,7 +52,11 @@ class Environment:
     ) -> AsyncIterator[Serving]:
         """Run rollouts against `engine` until the block ends; then everything that was opened is closed.
 
-        Boxes are pooled where `runtime.persistent` is true. What earlier processes left behind is freed meanwhile."""
+        With `return_tokens` rollouts are to be trained on, so the engine proves first that it tells its tokens: if a
+        router in between strips them, EngineRefused is raised before anything is opened. Boxes are pooled where
+        `runtime.persistent` is true. What earlier processes left behind is freed meanwhile."""
+        if return_tokens:
+            await prove_tokens(engine, model)
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(sweeping())
             pool = None

@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from rollwright.dialects import sweep_spills
 from rollwright.runtimes.sweep import sweep_all
 
 _GRACE_S = 5.0
@@ -32,10 +33,13 @@ async def _sweep() -> None:
     try:
         # Whoever sweeps already does the same work.
         swept = await sweep_all(patience_s=0.0)
+        spills = await asyncio.to_thread(sweep_spills)
     except Exception as error:  # Old boxes must not keep new rollouts from running.
         log.warning("what earlier processes left behind was not freed: %s", error)
         return
     if swept.freed:
         log.info("freed %d boxes that earlier processes left behind", len(swept.freed))
+    if spills:
+        log.info("removed %d directories of images that earlier processes left behind", spills)
     for name, reason in swept.failed.items():
         log.warning("%s, which an earlier process left behind, was not freed: %s", name, reason)

@@ -40,6 +40,7 @@ from .protocol import (
     Leave,
     Leaving,
     Part,
+    Policy,
     Probe,
     Probed,
     Refused,
@@ -97,13 +98,14 @@ class Broker:
             Bounds(settings.window, settings.queue, settings.redispatches, settings.queue_bytes, settings.reply_bytes)
         )
         self.slots = Slots(settings.workers, settings.slots, clock())
-        self._orders = Orders(settings, self.books, self.slots, self._relieve, self.vitals, self._send_all)
+        self._orders = Orders(settings, self.books, self.slots, self._relieve, self.vitals, self._send_all, self._tell_policy)
         self._post = Post()
         self._lag = LagBook(clock(), TICK_S)
         self._clients: dict[Peer, float] = {}
         self._lives: dict[Peer, Life] = {}
         self._probes: dict[Peer, int] = {}
         self._told_state = self._state()
+        self._policy = 0
         self._next_tick = self._next_client_tick = 0.0
         self.closing = False
 
@@ -244,6 +246,7 @@ class Broker:
             return
         self.slots.arrived(life, peer, self._clock())
         self._lives[peer] = life
+        self._send(self._back, peer, Policy(self._policy))
         self._probes[peer] = nonce = secrets.randbits(48)
         self._send(self._back, peer, Probe(nonce))
 
@@ -283,6 +286,11 @@ class Broker:
             log.warning("%s stands still for %.1f s at:\n%s", life.name, life.loop_age_s, life.stack)
         self._send_all(self.books.open_seat(life.peer, life.phase is Phase.READY, self._clock()))
         self._tell_state()
+
+    def _tell_policy(self, version: int) -> None:
+        self._policy = version
+        for peer in self._lives:
+            self._send(self._back, peer, Policy(version))
 
     def _relieve(self, life: Life) -> None:
         """It gets no more work and is told to go when it has finished."""

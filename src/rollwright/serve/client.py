@@ -85,6 +85,7 @@ class EnvClient:
         self._questions: dict[int, asyncio.Future[Any]] = {}
         self._next = 0
         self._closed = False
+        self._policy = 0
 
     def __repr__(self) -> str:
         return f"<EnvClient {len(self._pending)} requests pending, {self._window!r}>"
@@ -203,6 +204,12 @@ class EnvClient:
             if self._pending.pop(pending.asked.request, None) is not None and not self._closed:
                 self._link.send(Cancel(pending.asked.request))
 
+    async def tell_policy(self, version: int, *, timeout_s: float = 30.0) -> None:
+        """The engines serve this policy version from now on; workers mark the calls that begin later with it, where
+        the engine itself does not tell. A broker that is born again is told again."""
+        self._policy = version
+        await self.ask("policy", str(version), timeout_s=timeout_s)
+
     async def ask(self, verb: str, value: str = "", *, timeout_s: float = 10.0) -> Any:
         """An order to the server; its answer is what `rollwright ctl` prints."""
         number = self._number()
@@ -259,6 +266,8 @@ class EnvClient:
     def _resubmit(self) -> None:
         """The broker was born again and knows of nothing."""
         self._open_window()
+        if self._policy:
+            self._link.send(Ask(self._number(), "policy", str(self._policy)))
         for pending in list(self._pending.values()):
             self._forget(pending)
             pending.traces.clear()

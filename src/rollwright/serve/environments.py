@@ -95,6 +95,9 @@ class EnvironmentHost:
         if self._prove:
             await self._engine.probe()
 
+    def tell_policy(self, version: int) -> None:
+        self._serving.policy_version = version
+
     async def run(self, job: Job, positions: Sequence[int], each: Each) -> Ending:
         task = self._tasks.get(job.task_id)
         if task is None:

@@ -29,6 +29,10 @@ class Host(Protocol):
         nothing can run here any more, such as after the death of an engine that is the worker's own."""
         ...
 
+    def tell_policy(self, version: int) -> None:
+        """The engines serve this policy version from now on."""
+        ...
+
     def vitals(self) -> dict[str, float]:
         """Numbers worth showing. Called from another thread, so it only reads."""
         ...

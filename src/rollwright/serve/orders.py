@@ -30,6 +30,7 @@ class Orders:
         relieve: Callable[[Life], None],
         vitals: Callable[[], dict[str, float]],
         send_all: Callable[[list[Letter]], None],
+        tell_policy: Callable[[int], None],
     ) -> None:
         self._settings = settings
         self._books = books
@@ -37,6 +38,7 @@ class Orders:
         self._relieve = relieve
         self._vitals = vitals
         self._send_all = send_all
+        self._tell_policy = tell_policy
 
     def obey(self, verb: str, value: str, now: float) -> dict[str, Any]:
         verbs: dict[str, Callable[[str, float], None]] = {
@@ -44,6 +46,7 @@ class Orders:
             "scale": self._scale,
             "drain": self._drain,
             "cancel": self._cancel,
+            "policy": self._policy,
         }
         if verb == "served":
             return self._served()
@@ -98,6 +101,12 @@ class Orders:
         wanted = None if not value else int(value)
         for life in self._slots.leave(wanted):
             self._relieve(life)
+
+    def _policy(self, value: str, now: float) -> None:
+        """The policy version that the engines serve from now on, which every worker marks its calls with."""
+        if not value.isdecimal() or len(value) > 15:
+            raise OrderError(f"policy takes the number of a version, not {value!r}")
+        self._tell_policy(int(value))
 
     def _cancel(self, value: str, now: float) -> None:
         """End the requests of one task, or all of them; their clients are told."""

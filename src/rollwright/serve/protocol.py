@@ -6,7 +6,7 @@ words; anything else is a WireError, and the peer that sent it is told so and lo
 
     client -> broker   Hello, Submit [job], Cancel, Ask, Tick, Bye
     broker -> client   Welcome, Part [trace], Done [ending], Voided, Failed, Told [answer], Refused, Tick
-    broker -> worker   Probe, Run [job], Drop, Leave, Refused, Tick
+    broker -> worker   Probe, Run [job], Drop, Leave, Policy, Refused, Tick
     worker -> broker   Arrived, Probed, Leaving, Part [trace], Done [ending], Failed
     worker -> pulse    Beat [vitals]
 """
@@ -136,6 +136,12 @@ class Failed(Envelope, frozen=True):
     message: str
 
 
+class Policy(Envelope, frozen=True):
+    """The engines serve this version from now on."""
+
+    version: int
+
+
 class Probe(Envelope, frozen=True):
     nonce: int
 
@@ -189,7 +195,7 @@ class Beat(Envelope, frozen=True):
 
 FromClient = Hello | Submit | Cancel | Ask | Tick | Bye
 ToClient = Welcome | Part | Done | Voided | Failed | Told | Refused | Tick
-ToWorker = Probe | Run | Drop | Leave | Refused | Tick
+ToWorker = Probe | Run | Drop | Leave | Policy | Refused | Tick
 FromWorker = Arrived | Probed | Leaving | Part | Done | Failed
 
 _ENCODER = msgspec.msgpack.Encoder()

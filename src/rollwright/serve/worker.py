@@ -39,6 +39,7 @@ from .protocol import (
     Leave,
     Leaving,
     Part,
+    Policy,
     Probe,
     Probed,
     Refused,
@@ -126,6 +127,8 @@ class Worker:
             task = asyncio.create_task(self._probe(said.nonce), name="probe")
             self._probes.add(task)
             task.add_done_callback(self._probes.discard)
+        elif isinstance(said, Policy):
+            self._host.tell_policy(said.version)
         elif isinstance(said, Leave):
             self._leaving = True
             self._leave_if_idle()

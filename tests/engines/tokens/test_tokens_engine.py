@@ -2,12 +2,14 @@
 
 import asyncio
 from contextlib import aclosing, asynccontextmanager
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
 import tiny
+from ears import asked_for, events_from
 from rollwright.engines.config import RelayConfig, TokensConfig
 from rollwright.engines.scripted import Fault, ScriptedConfig, ScriptedServer
 from rollwright.engines.tokens import TokensEngine
@@ -68,8 +70,7 @@ async def ask(engine, messages, stream=False, tools=(ADD,), **sampling):
     call = ModelCall("", tuple(messages), tools, sampling=Sampling(**sampling))
     if not stream:
         return await engine.complete(call)
-    async with aclosing(engine.stream(call)) as events:
-        return reply_of([event async for event in events])
+    return reply_of(await events_from(engine, call))
 
 
 async def talk(engine, count, stream=False):
@@ -267,7 +268,7 @@ async def test_leaving_drops_the_call_at_the_server():
 
 async def test_leaving_a_stream_early_keeps_nothing():
     async with world(lambda call, rng: assistant("abc " * 50)) as (engine, _server):
-        async with aclosing(engine.stream(ModelCall("", (user("hi"),)))) as events:
+        async with aclosing(asked_for(partial(engine.stream, ModelCall("", (user("hi"),))))) as events:
             async for _ in events:
                 break
         assert engine.stats.carried.in_flight == 0

@@ -64,7 +64,11 @@ def _needed(entry):
 
 def _libraries(programs):
     told = subprocess.run(["ldd", *programs], capture_output=True, text=True, check=False).stdout
-    return set(re.findall(r"(/\S+) \(0x", told))
+    found = set(re.findall(r"(/\S+) \(0x", told))
+    # Parts of the C library that older programs name one by one, and that are empty today.
+    folders = {os.path.dirname(path) for path in found if os.path.basename(path).startswith("libc.so")}
+    parts = {f"{folder}/{name}" for folder in folders for name in ("libpthread.so.0", "libdl.so.2", "librt.so.1")}
+    return found | {path for path in parts if os.path.exists(path)}
 
 
 def _link(tar, name, target):

@@ -39,6 +39,9 @@ class PuppetHost:
         if (self._directory / "probe-fails").exists():
             raise RuntimeError("there is nothing to serve")
 
+    def tell_policy(self, version: int) -> None:
+        pass
+
     def vitals(self) -> dict[str, float]:
         return {"hogged": float(len(self._hog))}
 

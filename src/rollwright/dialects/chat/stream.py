@@ -10,11 +10,12 @@ from msgspec import Struct
 
 from rollwright.dialects.borders import openai_error, raise_engine_error
 from rollwright.dialects.jsontext import dumps, new_id, now_s, read, string
-from rollwright.dialects.sse import sse
+from rollwright.dialects.sse import is_one_event, sse
 from rollwright.dialects.streaming import SseStreamReader
 from rollwright.wire import End, Event, Finish, ModelCall, ReasoningDelta, TextDelta, ToolCallDelta, Usage, WireError
 
 from .reply import FINISH_WORDS, AnswerIn, SaidIn, read_finish, read_usage, usage_out
+from .template import Template, template_of
 from .tokens import ChoiceTokensIn, TokenGatherer, choice_fields, prompt_fields
 
 
@@ -62,6 +63,21 @@ class ChatStreamReader(SseStreamReader):
         self._tools: dict[str, int] = {}
         """Index by id, for engines that send no index."""
         self._last_tool = -1
+        self._template: Template | None = None
+        """The last piece that carried text and nothing else."""
+        self._plain = False
+        """The payload that was read last told nothing that adds up."""
+
+    def feed(self, chunk: bytes) -> list[Event]:
+        if self._template is not None and self._sse.empty:
+            text = self._template.text(chunk)
+            if text:
+                return [TextDelta(text)]
+        whole = self._sse.empty and is_one_event(chunk)
+        events = super().feed(chunk)
+        if whole and self._plain and len(events) == 1 and isinstance(events[0], TextDelta):
+            self._template = template_of(chunk, events[0].text)
+        return events
 
     def _read(self, payload: bytes, events: list[Event]) -> None:
         if len(payload) < _DONE_BYTES and payload.strip() == DONE:
@@ -78,6 +94,7 @@ class ChatStreamReader(SseStreamReader):
     def _read_chunk(self, chunk: ChunkIn, events: list[Event]) -> None:
         if chunk.error is not None:
             raise_engine_error(chunk.error)
+        self._plain = chunk.prompt_token_ids is None
         self._model = chunk.model or self._model
         self._policy_version = chunk.policy_version or self._policy_version
         if chunk.prompt_token_ids is not None:
@@ -93,6 +110,7 @@ class ChatStreamReader(SseStreamReader):
             self._read_delta(choice.delta, events)
         if choice.token_ids is not None or choice.logprobs is not None or choice.routed_experts is not None:
             self._gatherer.completion(choice)
+            self._plain = False
         if choice.finish_reason is not None:
             self._finish = read_finish(choice.finish_reason, self._refused)
 

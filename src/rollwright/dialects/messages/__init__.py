@@ -5,6 +5,7 @@ from __future__ import annotations
 from rollwright.dialects.borders import Borders, error_kind
 from rollwright.dialects.jsontext import dumps
 
+from .counts import read_count, write_count_request
 from .reply import error_out, read_reply, write_reply
 from .reply import write_token_count as write_token_count
 from .request import FORM, write_request
@@ -30,3 +31,12 @@ class MessagesDialect(Borders):
 
     def write_error(self, status: int, message: str, kind: str = "") -> bytes:
         return dumps(error_out(message, kind or error_kind(status)))
+
+
+class CountDialect(MessagesDialect):
+    """The question how long a prompt is. Its answer is the usage of a reply that says nothing."""
+
+    path = "/v1/messages/count_tokens"
+
+    read_reply = staticmethod(read_count)
+    write_request = staticmethod(write_count_request)

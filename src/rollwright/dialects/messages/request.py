@@ -9,7 +9,7 @@ this API: it is sent if it is set, so that it is refused aloud.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Literal
 
@@ -153,6 +153,12 @@ def _parts(message: MessageIn, around: Around) -> tuple[Part, ...]:
 
 
 def write_request(call: ModelCall, images: Images) -> bytes:
+    return dumps(request_fields(call, images, _sampling_out(call.sampling)))
+
+
+def request_fields(call: ModelCall, images: Images, sampling: Mapping[str, Any]) -> dict[str, Any]:
+    """A request, with what it says about sampling."""
+
     def written(messages: Sequence[Message]) -> list[Any]:
         return _turns(messages, images)
 
@@ -160,7 +166,7 @@ def write_request(call: ModelCall, images: Images) -> bytes:
     opening, turns = write_list(call, FORM.name, int(begins_with_system), written, images)
     conversation: dict[str, Any] = {"system": _system_out(call, images)} if opening else {}
     conversation["messages"] = turns
-    return dumps(write_body(call, FORM.name, conversation, _tool_out, _sampling_out(call.sampling)))
+    return write_body(call, FORM.name, conversation, _tool_out, sampling)
 
 
 def _system_out(call: ModelCall, images: Images) -> Any:

@@ -1,17 +1,20 @@
 """The three ways in which the Responses API calls a tool: a function with JSON arguments, a custom tool with free text,
 and the shell with an action. Here all are tool calls with JSON text, so that any engine can make them: free text is the
-one string in an object, and the shell is a tool of that name.
+one string in an object, and the shell is a tool of that name. Tools that are declared in a namespace have its name
+before their own, so that engines without namespaces can tell them apart.
 
 A call is written in the way of the tool that it names, which the request declared."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 import orjson
 from msgspec import Raw, Struct
 
+from rollwright.dialects.forms import ToolWay
 from rollwright.dialects.jsontext import dumps, json_object, new_id, raw_text, string
 from rollwright.dialects.sources import source_of
 from rollwright.wire import ModelCall, ToolCall, ToolSpec, WireError
@@ -22,7 +25,11 @@ OUTPUTS = frozenset({f"{FUNCTION}_output", f"{CUSTOM}_output", f"{SHELL}_output"
 DELTAS = {FUNCTION: "response.function_call_arguments", CUSTOM: "response.custom_tool_call_input"}
 """What the events of a call that is being written are named after. The shell is called all at once."""
 INPUT_BEGINS, INPUT_ENDS = '{"input":', "}"
+PLAIN = ToolWay(FUNCTION)
 _SHELL_TOOL = "local_shell"
+_NAMESPACE = "namespace"
+_JOINT = "__"
+"""Between a namespace and a name: every API takes it in the name of a function."""
 _INPUT_SCHEMA = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
 _ACTION_SCHEMA = {
     "type": "object",
@@ -43,11 +50,17 @@ class ToolSpecIn(Struct):
     name: str = ""
     description: str | None = None
     parameters: dict[str, Any] | None = None
+    tools: list[ToolSpecIn] | None = None
 
     @property
     def kind(self) -> str:
-        """How it is called; empty for tools that the provider runs itself."""
+        """How it is called; empty for tools that the provider runs itself, and for namespaces."""
         return {"function": FUNCTION, "custom": CUSTOM, _SHELL_TOOL: SHELL}.get(self.type, "")
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether the program answers its calls; of a namespace, those of all tools in it."""
+        return all(tool.kind for tool in self.tools or ()) if self.type == _NAMESPACE else bool(self.kind)
 
     def spec(self) -> ToolSpec:
         if self.kind == SHELL:
@@ -58,15 +71,36 @@ class ToolSpecIn(Struct):
         return ToolSpec(self.name, self.description or "", parameters)
 
 
-def kinds_of(tools: list[ToolSpecIn]) -> dict[str, str]:
-    """By name, the tools that are called otherwise than functions."""
-    return {tool.spec().name: tool.kind for tool in tools if tool.kind in (CUSTOM, SHELL)}
+def read_tools(tools: list[ToolSpecIn]) -> tuple[tuple[ToolSpec, ...], dict[str, ToolWay]]:
+    """The tools whose calls the program answers, and how those are called that are no plain functions."""
+    specs: list[ToolSpec] = []
+    ways: dict[str, ToolWay] = {}
+    for namespace, tool in _declared(tools):
+        spec = tool.spec()
+        name = in_namespace(namespace, spec.name)
+        specs.append(ToolSpec(name, spec.description, spec.parameters))
+        if namespace or tool.kind != FUNCTION:
+            ways[name] = ToolWay(tool.kind, namespace, spec.name)
+    return tuple(specs), ways
 
 
-def kinds_in(call: ModelCall) -> dict[str, str]:
-    """The same, of a call that was read."""
+def _declared(tools: list[ToolSpecIn]) -> Iterator[tuple[str, ToolSpecIn]]:
+    for tool in tools:
+        if tool.kind:
+            yield "", tool
+        elif tool.is_ours:
+            yield from ((tool.name, inner) for inner in tool.tools or ())
+
+
+def in_namespace(namespace: str | None, name: str) -> str:
+    """The one name by which a tool is known here."""
+    return f"{namespace}{_JOINT}{name}" if namespace else name
+
+
+def ways_in(call: ModelCall) -> dict[str, ToolWay]:
+    """How the tools of a call that was read are called, as `read_tools` tells it."""
     source = source_of(call, "responses")
-    return source.settings.tool_kinds if source is not None else {}
+    return source.settings.tool_ways if source is not None else {}
 
 
 def called(kind: str, name: str, arguments: str, input: str, action: Raw) -> tuple[str, str]:
@@ -78,15 +112,21 @@ def called(kind: str, name: str, arguments: str, input: str, action: Raw) -> tup
     return name, arguments
 
 
-def call_out(call: ToolCall, kind: str, id: str, status: str) -> dict[str, Any]:
+def called_out(call: ToolCall, way: ToolWay) -> dict[str, str]:
+    """The id of a call, and which tool it calls."""
+    named = {"namespace": way.namespace, "name": way.name} if way.namespace else {"name": call.name}
+    return {"call_id": call.id, **named}
+
+
+def call_out(call: ToolCall, way: ToolWay, id: str, status: str) -> dict[str, Any]:
     """A call as an output item."""
-    if kind == CUSTOM:
-        words = {"call_id": call.id, "name": call.name, "input": input_of(call.arguments)}
+    if way.kind == CUSTOM:
+        words = {**called_out(call, way), "input": input_of(call.arguments)}
         return {"type": CUSTOM, "id": id or new_id("ctc_"), **words, "status": status}
-    if kind == SHELL:
+    if way.kind == SHELL:
         action = orjson.Fragment(call.arguments) if json_object(call.arguments) else {"type": "exec", "command": []}
         return {"type": SHELL, "id": id or new_id("lsh_"), "call_id": call.id, "action": action, "status": status}
-    words = {"call_id": call.id, "name": call.name, "arguments": call.arguments}
+    words = {**called_out(call, way), "arguments": call.arguments}
     return {"type": FUNCTION, "id": id or new_id("fc_"), **words, "status": status}
 
 

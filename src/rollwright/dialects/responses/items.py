@@ -8,19 +8,19 @@ part of a message; kinds that we do not know are refused by name.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import groupby
 from typing import Any
 
 from msgspec import Raw, Struct
 
-from rollwright.dialects.forms import Around, Group
+from rollwright.dialects.forms import Around, Group, ToolWay
 from rollwright.dialects.images import Images, get_data_url
 from rollwright.dialects.jsontext import new_id
 from rollwright.dialects.requests import split_heard, write_content
 from rollwright.wire import Image, Message, Part, Reasoning, Role, Text, ToolCall, ToolResult, WireError
 
-from .calls import CALLS, OUTPUTS, SHELL, called
+from .calls import CALLS, FUNCTION, OUTPUTS, PLAIN, SHELL, called, called_out, in_namespace
 
 TEXT_TYPES = frozenset({"input_text", "output_text", "text", "summary_text", "reasoning_text"})
 _ELSEWHERE = frozenset({
@@ -47,6 +47,7 @@ class ItemIn(Struct):
     id: str | None = None
     call_id: str | None = None
     name: str = ""
+    namespace: str | None = None
     arguments: str = ""
     input: str = ""
     action: Raw = Raw(b"{}")
@@ -70,6 +71,11 @@ class ItemIn(Struct):
     def called(self) -> str:
         """The id of the call that it is or answers. The shell's may be that of the item."""
         return self.call_id or (self.id or "" if self.type.startswith(SHELL) else "")
+
+    @property
+    def tool(self) -> str:
+        """The name of the tool that it calls."""
+        return in_namespace(self.namespace, self.name)
 
 
 def read_items(items: list[ItemIn], around: Around) -> Iterator[Group]:
@@ -114,7 +120,7 @@ def _said(item: ItemIn, around: Around) -> Iterator[Part]:
 
 
 def read_call(item: ItemIn) -> ToolCall:
-    name, arguments = called(item.type, item.name, item.arguments, item.input, item.action)
+    name, arguments = called(item.type, item.tool, item.arguments, item.input, item.action)
     if not (item.called and name):
         raise WireError(f"a {item.type} item needs a call_id and a name")
     return ToolCall(item.called, name, arguments)
@@ -158,10 +164,10 @@ def _part(part: ContentIn, around: Around) -> Text | Image:
     raise WireError(f"content of type {part.type[:60]!r} is not known here, or not without its bytes")
 
 
-def write_items(message: Message, images: Images) -> Iterator[dict[str, Any]]:
-    """One message of a conversation as input items."""
+def write_items(message: Message, images: Images, ways: Mapping[str, ToolWay]) -> Iterator[dict[str, Any]]:
+    """One message of a conversation as input items. A call stands in the namespace that the request has its tool in."""
     if message.role == "assistant":
-        yield from _write_said(message)
+        yield from _write_said(message, ways)
         return
     results, content = split_heard(message)
     for result in results:
@@ -171,18 +177,18 @@ def write_items(message: Message, images: Images) -> Iterator[dict[str, Any]]:
         yield {"type": "message", "role": message.role, "content": write_content(content, _write_part, images)}
 
 
-def _write_said(message: Message) -> Iterator[dict[str, Any]]:
+def _write_said(message: Message, ways: Mapping[str, ToolWay]) -> Iterator[dict[str, Any]]:
     for is_text, run in groupby(message.parts, key=lambda part: isinstance(part, Text)):
         if is_text:
             texts = [{"type": "output_text", "text": part.text} for part in run if isinstance(part, Text)]
             yield {"type": "message", "role": "assistant", "content": texts}
         else:
-            yield from map(_write_other, run)
+            yield from (_write_other(part, ways) for part in run)
 
 
-def _write_other(part: Part) -> dict[str, Any]:
+def _write_other(part: Part, ways: Mapping[str, ToolWay]) -> dict[str, Any]:
     if isinstance(part, ToolCall):
-        return {"type": "function_call", "call_id": part.id, "name": part.name, "arguments": part.arguments}
+        return {"type": FUNCTION, **called_out(part, ways.get(part.name, PLAIN)), "arguments": part.arguments}
     if isinstance(part, Reasoning):
         return _write_reasoning(part)
     raise WireError(f"an assistant message cannot hold a {type(part).__name__}")

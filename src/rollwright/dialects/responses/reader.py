@@ -87,7 +87,7 @@ class ResponsesStreamReader(SseStreamReader):
         if not item.is_call or item.type == SHELL or index in self._tools:
             return
         arguments = INPUT_BEGINS + '"' if item.type == CUSTOM else item.arguments
-        events.append(self._begin(index, arguments, item.called, item.name))
+        events.append(self._begin(index, arguments, item.called, item.tool))
         if item.arguments:
             self._told.add(index)
 

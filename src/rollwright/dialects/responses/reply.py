@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from rollwright.dialects.borders import raise_engine_error
+from rollwright.dialects.forms import ToolWay
 from rollwright.dialects.jsontext import dumps, new_id, now_s, read
 from rollwright.wire import (
     Delta,
@@ -29,7 +30,7 @@ from rollwright.wire import (
     reply_of,
 )
 
-from .calls import FUNCTION, call_out, kinds_in
+from .calls import PLAIN, call_out, ways_in
 from .items import TEXT_TYPES, ItemIn, read_call, reasoning_text
 from .request import tool_out
 
@@ -121,8 +122,8 @@ def message_text(item: ItemIn) -> str:
 
 def write_reply(reply: ModelReply, call: ModelCall) -> bytes:
     said = [part for part in reply.message.parts if isinstance(part, Text | Reasoning | ToolCall)]
-    kinds = kinds_in(call)
-    items = [item_out(part, kinds) for part in said]
+    ways = ways_in(call)
+    items = [item_out(part, ways) for part in said]
     return dumps(
         finished(response_head(call), items, End(reply.finish, reply.usage, None, reply.policy_version, reply.model))
     )
@@ -175,10 +176,10 @@ def _usage_out(usage: Usage) -> dict[str, Any]:
     }
 
 
-def item_out(part: Part, kinds: Mapping[str, str], id: str = "", status: str = "completed") -> dict[str, Any]:
-    """What the model said, as an output item. `kinds` are the tools that are called otherwise than functions."""
+def item_out(part: Part, ways: Mapping[str, ToolWay], id: str = "", status: str = "completed") -> dict[str, Any]:
+    """What the model said, as an output item. `ways` are those of tools that are no plain functions."""
     if isinstance(part, ToolCall):
-        return call_out(part, kinds.get(part.name, FUNCTION), id, status)
+        return call_out(part, ways.get(part.name, PLAIN), id, status)
     if isinstance(part, Reasoning):
         return {
             "type": "reasoning",

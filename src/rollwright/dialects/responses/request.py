@@ -20,7 +20,7 @@ from rollwright.dialects.jsontext import dumps, read
 from rollwright.dialects.requests import check_no_list, read_outer, read_stop, write_body, write_list
 from rollwright.wire import Message, ModelCall, Sampling, Text, ToolSpec, WireError
 
-from .calls import ToolSpecIn, kinds_of
+from .calls import ToolSpecIn, read_tools, ways_in
 from .items import ItemIn, read_items, write_items
 
 
@@ -55,11 +55,12 @@ class ResponsesForm:
         if request.previous_response_id is not None:
             raise WireError("previous_response_id is not kept here; send the whole conversation as input")
         tools = request.tools or []
-        extra, written = read_outer(outer, KNOWN, [bool(tool.kind) for tool in tools], WHAT)
+        extra, written = read_outer(outer, KNOWN, [tool.is_ours for tool in tools], WHAT)
+        specs, ways = read_tools(tools)
         return Settings(
             model=request.model,
             opening=tuple(_opening(request)),
-            tools=tuple(tool.spec() for tool in tools if tool.kind),
+            tools=specs,
             sampling=Sampling(
                 temperature=request.temperature,
                 top_p=request.top_p,
@@ -70,7 +71,7 @@ class ResponsesForm:
             stream=bool(request.stream),
             extra=extra,
             written=written,
-            tool_kinds=kinds_of(tools),
+            tool_ways=ways,
         )
 
     def groups(self, elements: Sequence[Raw], first: int, around: Around) -> Iterator[Group]:
@@ -89,8 +90,10 @@ def _opening(request: RequestIn) -> Iterator[Message]:
 
 
 def write_request(call: ModelCall, images: Images) -> bytes:
+    ways = ways_in(call)
+
     def written(messages: Sequence[Message]) -> list[Any]:
-        return [item for message in messages for item in write_items(message, images)]
+        return [item for message in messages for item in write_items(message, images, ways)]
 
     instructions = _instructions(call.messages)
     opening, items = write_list(call, FORM.name, int(instructions is not None), written, images)

@@ -21,7 +21,7 @@ from rollwright.wire import (
     ToolCallDelta,
 )
 
-from .calls import CUSTOM, DELTAS, FUNCTION, SHELL, input_of, kinds_in
+from .calls import CUSTOM, DELTAS, FUNCTION, PLAIN, SHELL, input_of, ways_in
 from .reply import finished, item_out, response_head, text_out
 
 
@@ -76,7 +76,7 @@ _HELD_PREFIXES = {CUSTOM: "ctc_", SHELL: "lsh_"}
 
 class ResponsesStreamWriter:
     def __init__(self, call: ModelCall) -> None:
-        self._kinds = kinds_in(call)
+        self._ways = ways_in(call)
         self._response = response_head(call)
         self._sequence = 0
         self._items: list[dict[str, Any]] = []
@@ -115,9 +115,9 @@ class ResponsesStreamWriter:
         return out
 
     def _open(self, delta: TextDelta | ReasoningDelta | ToolCallDelta) -> tuple[_Item, bytes]:
-        tool_kind = self._kinds.get(delta.name, FUNCTION) if isinstance(delta, ToolCallDelta) else ""
+        tool_kind = self._ways.get(delta.name, PLAIN).kind if isinstance(delta, ToolCallDelta) else ""
         item = self._item = _Item(len(self._items), delta, tool_kind)
-        shown = item_out(item.part, self._kinds, item.id, "in_progress")
+        shown = item_out(item.part, self._ways, item.id, "in_progress")
         if "content" in shown:
             shown["content"] = []
         opened = self._event("response.output_item.added", {"output_index": item.index, "item": shown})
@@ -144,7 +144,7 @@ class ResponsesStreamWriter:
         if item is None:
             return b""
         text = "".join(item.pieces)
-        shown = item_out(item.part, self._kinds, item.id)
+        shown = item_out(item.part, self._ways, item.id)
         self._items.append(shown)
         done = {"output_index": item.index, "item": shown}
         if item.held:
@@ -153,7 +153,7 @@ class ResponsesStreamWriter:
             whole = self._piece(item, words) if told else b""
             whole += self._event(f"{item.kind}.done", {**item.where, "input": words}) if item.kind else b""
         elif isinstance(item.first, ToolCallDelta):
-            whole = self._event(f"{item.kind}.done", {**item.where, "name": item.first.name, "arguments": text})
+            whole = self._event(f"{item.kind}.done", {**item.where, "name": shown["name"], "arguments": text})
         elif isinstance(item.first, ReasoningDelta):
             whole = self._event(f"{item.kind}.done", {**item.where, "text": text})
         else:

@@ -11,8 +11,6 @@ their placeholders and tells what it made of them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from types import TracebackType
 from typing import Any, Self
 
@@ -22,6 +20,7 @@ import numpy as np
 from rollwright.dialects import ImageStore
 from rollwright.engines.channel import RelayStats, Sleep
 from rollwright.engines.config import RelayConfig, TokensConfig
+from rollwright.engines.contract import Ear
 from rollwright.engines.courier import Courier
 from rollwright.engines.journey import Obituary
 from rollwright.renderers.contract import Declined
@@ -29,10 +28,10 @@ from rollwright.renderers.pool import RendererPool
 from rollwright.renderers.tape import Tape
 from rollwright.wire import (
     CallTokens,
+    Delta,
     End,
     EngineRefused,
     EngineUnavailable,
-    Event,
     Finish,
     Image,
     ModelCall,
@@ -128,24 +127,30 @@ class TokensEngine:
     async def complete(self, call: ModelCall) -> ModelReply:
         return await self._complete(call, None)
 
-    async def stream(self, call: ModelCall) -> AsyncGenerator[Event, None]:
-        """Close the generator early (`contextlib.aclosing`) to drop the connection and so the work at the engine."""
+    async def stream(self, call: ModelCall, ear: Ear) -> End:
         asked = await self._ask(call, stream=True)
-        builder = ReplyBuilder()
+        listening = _Remembering(ear)
 
         def reader() -> TokenStreamReader:
             return TokenStreamReader(self._pool.renderer.parser(asked.tape))
 
-        async with aclosing(self._courier.stream(asked.call, asked.body, reader)) as events:
-            async for event in events:
-                if isinstance(event, End):
-                    # The turn is on the shelf before anyone sees the end, so that the next call finds it.
-                    event = self._ended(asked, event)
-                    builder.apply(event)
-                    self._remember(asked, builder.reply())
-                else:
-                    builder.apply(event)
-                yield event
+        end = self._ended(asked, await self._courier.stream(asked.call, asked.body, reader, listening))
+        # The turn is on the shelf before anyone sees the end, so that the next call finds it.
+        listening.builder.apply(end)
+        self._remember(asked, listening.builder.reply())
+        return end
+
+    async def count(self, call: ModelCall) -> int | None:
+        """The length of the very ids that the server would be sent; None for calls that cannot be rendered."""
+        try:
+            _refuse_images(call)
+            turn = self._shelf.find(call.messages)
+            tape = await self._pool.extend(turn.tape, call.messages[turn.count :], call.tools) if turn else None
+            if tape is None or isinstance(tape, Declined):
+                tape = await self._pool.render(call.messages, call.tools)
+        except (EngineRefused, UsageError):
+            return None
+        return len(tape)
 
     async def probe(self) -> None:
         """One small call, sent again once at most. EngineRefused if ids or logprobs do not come back."""
@@ -289,6 +294,21 @@ class TokensEngine:
             name=asked.call.name,
         )
         self._shelf.put(turn)
+
+
+class _Remembering:
+    """Puts together what another one hears."""
+
+    def __init__(self, ear: Ear) -> None:
+        self.builder = ReplyBuilder()
+        self._ear = ear
+
+    def hear(self, delta: Delta) -> bool:
+        self.builder.apply(delta)
+        return self._ear.hear(delta)
+
+    async def ready(self) -> None:
+        await self._ear.ready()
 
 
 def _finish(told: Finish, parsed: Finish) -> Finish:

@@ -40,11 +40,21 @@ class NpmProgram:
         name = f"{self.package}-{self.version}".replace("@", "").replace("/", "-")
         return cache_dir() / "npm" / name
 
+    @property
+    def package_dir(self) -> Path:
+        """The package itself, with its program and what that needs."""
+        return self.place / "node_modules" / self.package
+
 
 def host_platform() -> str:
     """The platform of this host as packages of npm name it; empty where they have no name for it."""
-    system = {"Linux": "linux", "Darwin": "darwin"}.get(platform.system(), "")
-    machine = {"x86_64": "x64", "AMD64": "x64", "aarch64": "arm64", "arm64": "arm64"}.get(platform.machine(), "")
+    return npm_platform(platform.system(), platform.machine())
+
+
+def npm_platform(system: str, machine: str) -> str:
+    """The same of any machine, by what its `uname -sm` says."""
+    system = {"Linux": "linux", "Darwin": "darwin"}.get(system, "")
+    machine = {"x86_64": "x64", "AMD64": "x64", "aarch64": "arm64", "arm64": "arm64"}.get(machine, "")
     return f"{system}-{machine}" if system and machine else ""
 
 
@@ -90,7 +100,7 @@ def find_npm(program: NpmProgram) -> Path | None:
 
 def _checked(program: NpmProgram) -> Path:
     """The program that was just fetched, of the version that was meant."""
-    manifest = program.place / "node_modules" / program.package / "package.json"
+    manifest = program.package_dir / "package.json"
     try:
         version = json.loads(manifest.read_text(encoding="utf-8")).get("version")
     except (OSError, ValueError) as error:
@@ -104,6 +114,5 @@ def _checked(program: NpmProgram) -> Path:
 
 
 def _file(program: NpmProgram) -> Path | None:
-    package = program.place / "node_modules" / program.package
-    found = sorted(path for path in package.glob(program.file) if os.access(path, os.X_OK))
+    found = sorted(path for path in program.package_dir.glob(program.file) if os.access(path, os.X_OK))
     return found[0] if found else None
