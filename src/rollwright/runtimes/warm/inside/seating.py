@@ -16,6 +16,7 @@ import sys
 import time
 
 import ending
+import forking
 
 _libc = ctypes.CDLL(None, use_errno=True)
 # Looked up before the fork: to look a function up costs a child more than to call it.
@@ -154,7 +155,7 @@ def _join(pid, names):
 
 def _fork_below():
     """The child goes on; this process only carries its status out of the namespace."""
-    pid = os.fork()
+    pid = forking.fork()
     if pid == 0:
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         os.setsid()

@@ -33,6 +33,7 @@ import struct  # noqa: E402
 import types  # noqa: E402
 
 import ending  # noqa: E402
+import forking  # noqa: E402
 import seating  # noqa: E402
 import worker  # noqa: E402
 
@@ -168,7 +169,7 @@ def _load(path, digest):
     _check_neighbours(directory)
     script = Script(path, digest)
     sys.path[0] = directory
-    for ours in ("ending", "seating", "worker"):
+    for ours in ("ending", "forking", "seating", "worker"):
         del sys.modules[ours]
     own = os.environ._data
     os.environ._data = Variables(own)
@@ -252,7 +253,7 @@ class Server:
 
     def _fork(self, call, packet, fds, become):
         try:
-            pid = os.fork()
+            pid = forking.fork()
         except OSError as error:
             pid = -1
             self._send(b"F", call, str(error).encode())
@@ -337,8 +338,10 @@ def main(words):
     os.close(nowhere)
     try:
         seating.prepare()
+        forking.note_requests(_AT_START)
         script = _load(words[1], words[2])
         ending.restore_signals()
+        forking.end_notes()
         seating.prepare_stdin()
         sys.stdout.flush()
         sys.stderr.flush()
