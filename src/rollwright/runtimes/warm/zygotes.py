@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from rollwright.runtimes.local import host_environment, spawn_turn
-from rollwright.runtimes.local.census import MARK
+from rollwright.runtimes.local.census import MARK, note_settler
 from rollwright.runtimes.local.threads import in_thread, submit
 
 from . import channel
@@ -67,6 +67,7 @@ class Offspring:
     def on_begun(self, pid: int) -> None:
         self.pid = pid
         self.ran = True
+        note_settler(pid)
         _settle(self.begun)
 
     def on_ended(self, status: int) -> None:

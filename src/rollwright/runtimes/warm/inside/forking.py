@@ -25,9 +25,13 @@ _generators = []
 _register = os.register_at_fork
 
 
-def note_requests(at_start):
-    """Before anything is loaded: note who asks to be called after a fork. A fork of the script's own calls them all."""
-    _asked.update(at_start - sys.stdlib_module_names - _HARMLESS - {n for n in at_start if "." in n})
+def suspect(at_start):
+    """Modules that were there before anybody could be watched, and are not the interpreter's own, may have asked."""
+    _asked.update({name.partition(".")[0] for name in at_start} - sys.stdlib_module_names - _HARMLESS)
+
+
+def begin_notes():
+    """Before something is loaded: note who asks to be called after a fork. A fork of the script's own calls them."""
     os.register_at_fork = posix.register_at_fork = _noted
 
 

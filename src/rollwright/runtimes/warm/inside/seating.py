@@ -25,6 +25,7 @@ _MARK = b"ROLLWRIGHT_BOX="
 _FILES = sys.getfilesystemencoding()
 _mark = [0, 0]
 _variables = {}
+_zygote = []
 _HUGE = 2 << 20
 _MADV_HUGEPAGE, _MADV_COLLAPSE = 14, 25
 _PR_SET_PDEATHSIG, _PR_SET_SECCOMP, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 1, 22, 24, 38
@@ -44,6 +45,7 @@ def prepare():
     """What is the same for all seats, and the place of the box's mark in the memory that /proc shows as this process's
     environment."""
     ending.note_signals()
+    _zygote.append(os.getpid())
     _variables.update(os.environ)
     with open("/proc/self/environ", "rb") as file:
         environ = file.read()
@@ -62,6 +64,8 @@ def take(seat, streams, ruleset=-1):
         os.close(fd)
     os.setsid()
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != _zygote[0]:
+        raise ProcessLookupError("the zygote is gone")
     _wear(seat["mark"].encode())
     for path in seat["cgroups"]:
         with open(path, "w") as file:
