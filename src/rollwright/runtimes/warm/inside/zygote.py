@@ -46,6 +46,8 @@ _read_json = json.JSONDecoder().scan_once
 # A warmup goes on after such a silence, or when calls have taken so much more than what is usual for a warm one.
 _SILENCE_MS = 20
 _USUAL_S, _LOST_S = 0.03, 0.3
+# Children that wait for a call: the next finds one while another is forked.
+_AHEAD = 2
 
 
 def _whole(fd):
@@ -61,10 +63,15 @@ def _descriptors(extra):
     return fds
 
 
+def _end(pid):
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+
 class Server:
     """Forks on request and tells the ends. A child stays unreaped until the host is done with its id.
 
-    The child of the next call is forked while the last one runs, and waits for it: `spare`.
+    Children of the next calls are forked while others run, and wait for them: `spares`.
     """
 
     def __init__(self, channel, script):
@@ -74,25 +81,36 @@ class Server:
         self.poller.register(channel.fileno(), select.POLLIN)
         self.calls = {}
         self.handles = {}
-        self.spare = None
+        self.spares = []
         self.collapsed = False
         self.lost_s = 0.0
         self.refusal = ""
+        self.starved = False
 
     def serve(self):
         while True:
-            waits = self.script.steps is not None and not self.calls
-            ready = self.poller.poll(_SILENCE_MS if waits else None)
+            ready = self.poller.poll(self._patience_ms())
             for fd, _ in ready:
                 if fd != self.channel.fileno():
                     self._tell_end(fd)
                 elif not self._hear():
                     return
-            if self.script.steps is not None and (not ready or self.lost_s > _LOST_S):
+            if not ready and self._wants_spare():
+                self._fork_one_more()
+            elif self.script.steps is not None and (not ready or self.lost_s > _LOST_S):
                 self._warm_on()
 
+    def _patience_ms(self):
+        if self._wants_spare():
+            return 0
+        return _SILENCE_MS if self.script.steps is not None and not self.calls else None
+
+    def _wants_spare(self):
+        """Only once there were calls, and while there are: they come in bursts."""
+        return self.calls and self.collapsed and len(self.spares) < _AHEAD and not self.starved
+
     def close(self):
-        self._drop_spare()
+        self._drop_spares()
         for call in list(self.calls):
             self._kill(call)
 
@@ -112,6 +130,7 @@ class Server:
         return True
 
     def _run(self, call, packet, fds):
+        self.starved = False
         if not self.collapsed:
             # Huge pages make a fork, and the first write to a page after it, several times cheaper. They take a while
             # to make, which workers that are forked once are not worth.
@@ -124,14 +143,9 @@ class Server:
             self._send(b"E", call, _NUMBER.pack(0))
         for fd in fds:
             os.close(fd)
-        with contextlib.suppress(OSError):  # The next call tries again, and tells why.
-            self._fork_ahead()
 
     def _fork_ahead(self, fds=()):
-        """Fork the child of the next call. It is there when that comes, and is forked while others run.
-
-        `fds` are open here, and not for it.
-        """
+        """Fork the child of a call to come. `fds` are open here, and not for it."""
         ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
         try:
             pid = forking.fork()
@@ -145,7 +159,13 @@ class Server:
             raise
         finally:
             theirs.close()
-        self.spare = (pid, ours)
+        self.spares.append((pid, ours))
+
+    def _fork_one_more(self):
+        try:
+            self._fork_ahead()
+        except OSError:  # The next call tries again, and tells why.
+            self.starved = True
 
     def _await_call(self, own):
         """The life of a spare child: one call, or none where the zygote ends."""
@@ -163,22 +183,21 @@ class Server:
 
         The host hears of the beginning before it can begin: what it has not heard of was not run, whoever dies when.
         """
-        for last in (False, True):
-            if self.spare is None:
+        while True:
+            forked = not self.spares
+            if forked:
                 self._fork_ahead(fds)
-            pid, sock = self.spare
+            pid, sock = self.spares.pop(0)
             self._send(b"S", call, _NUMBER.pack(pid))
             try:
                 sock.sendmsg((packet,), ((_socket.SOL_SOCKET, _socket.SCM_RIGHTS, fds),))
+                return self._watch(call, pid)
             except OSError:
-                self._drop_spare()
-                if last:
+                _end(pid)
+                if forked:
                     raise
-            else:
-                self.spare = None
+            finally:
                 sock.close()
-                self._watch(call, pid)
-                return
 
     def _watch(self, call, pid):
         handle = os.pidfd_open(pid)
@@ -186,17 +205,15 @@ class Server:
         self.handles[handle] = call
         self.poller.register(handle, select.POLLIN)
 
-    def _drop_spare(self):
-        if self.spare is not None:
-            pid, sock = self.spare
-            self.spare = None
+    def _drop_spares(self):
+        while self.spares:
+            pid, sock = self.spares.pop()
             sock.close()
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
+            _end(pid)
 
     def _warm_on(self):
         """One more step of the warmup. Children that run were forked before it, and see nothing of it."""
-        self._drop_spare()
+        self._drop_spares()
         self.lost_s = 0.0
         try:
             self.script.go_on()
@@ -255,8 +272,8 @@ class Server:
         self.channel.close()
         for handle in self.handles:
             os.close(handle)
-        if self.spare is not None:
-            self.spare[1].close()
+        for _, sock in self.spares:
+            sock.close()
 
     def _tell_end(self, handle):
         pid, _ = self.calls[self.handles[handle]]
