@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import time
 import weakref
 from dataclasses import dataclass
@@ -65,7 +66,9 @@ class Keeper:
 
     async def look_up(self, script: Path) -> Loadable:
         """The script as it is now, with its interpreter. A file that has not changed is not read again."""
-        path = absolute(script)
+        path = os.fspath(script)
+        if path not in self._known:
+            path = absolute(script)
         seen = stamp(path)
         known = self._known.get(path)
         if known is not None and seen and known[0] == seen:
