@@ -57,6 +57,7 @@ class Crew:
         self.waiting: deque[Ask] = deque()
         self._lanes: set[Lane] = set()
         self._opening: set[asyncio.Task[None]] = set()
+        self._closed = False
 
     def __repr__(self) -> str:
         return f"<Crew {len(self._lanes)} lanes, {len(self.waiting)} waiting>"
@@ -69,8 +70,16 @@ class Crew:
         """A call in the queue. Whoever asks awaits its answer, and abandons it when that was cancelled."""
         loop = asyncio.get_running_loop()
         ask = Ask(body, env, timeout_s, loop.create_future(), loop.time())
+        if self._closed:
+            ask.fail(Unwarm("closed"))
+            return ask
         self.waiting.append(ask)
         self.open_lanes()
+        if self.waiting:
+            for lane in self._lanes:
+                if lane.has_room:
+                    lane.feed()
+                    break
         return ask
 
     def abandon(self, ask: Ask) -> None:
@@ -89,14 +98,15 @@ class Crew:
 
     async def close(self) -> None:
         """Answer nobody any more."""
+        self._closed = True
+        for lane in list(self._lanes):
+            lane.break_off(Unwarm("closed"))
+        self._fail_all(Unwarm("closed"))
         opening = list(self._opening)
         for task in opening:
             task.cancel()
         if opening:
             await asyncio.wait(opening)
-        self._fail_all(Unwarm("closed"))
-        for lane in list(self._lanes):
-            lane.break_off(Unwarm("closed"))
 
     async def _open(self) -> None:
         try:
@@ -123,10 +133,12 @@ class Crew:
     def open_lanes(self) -> None:
         """As many as there are calls that wait and slots that could be had. Where both a worker and a slot are free,
         at once."""
-        while len(self._opening) + len(self._lanes) < self.slots.count and len(self._opening) < len(self.waiting):
+        room = 0 if self._closed else self.slots.count - len(self._lanes)
+        while len(self._opening) < min(room, len(self.waiting)):
             worker = self.home.idle_worker(self.script)
             if worker is not None and self.slots.acquire_now():
                 self._begin(worker)
+                room -= 1
                 continue
             if worker is not None:
                 self.home.give_back(worker)
@@ -151,6 +163,11 @@ class Lane:
         self._spoiled = False
         """What lies at the door is wanted no more: the worker ends with the call that it is at."""
         worker.on_answer = self._on_answer
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a call could lie at the door: not at that of a worker which is busy for long already."""
+        return len(self._given) == 1 and self._loop.time() - self._given[0].begun < _DOOR_S
 
     def feed(self) -> None:
         """Give the worker what it can take; where there is nothing more, the lane ends."""
