@@ -26,7 +26,14 @@ def _zygote():
 def _spares(zygote):
     """Children of the zygote that are of no box yet."""
     pids = Path(f"/proc/{zygote.pid}/task/{zygote.pid}/children").read_text().split()
-    return [int(pid) for pid in pids if runs(pid) and b"ROLLWRIGHT_BOX=-" in Path(f"/proc/{pid}/environ").read_bytes()]
+    return [int(pid) for pid in pids if runs(pid) and b"ROLLWRIGHT_BOX=-" in _environ(pid)]
+
+
+def _environ(pid):
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return b""
 
 
 async def _until(condition):

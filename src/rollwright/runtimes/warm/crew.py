@@ -182,7 +182,10 @@ class Lane:
             try:
                 sent = self.worker.send(ask.body)
             except Unwarm as gone:
-                ask.fail(gone)
+                if self.worker.asked:
+                    waiting.appendleft(ask)
+                else:  # One that never lived is not followed by one more of its kind.
+                    ask.fail(gone)
                 self.break_off(gone)
                 return
             if not sent:
