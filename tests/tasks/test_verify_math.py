@@ -19,7 +19,7 @@ DRIVER = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
 import verify_math
-verify_math.warmup()
+assert list(verify_math.warmup())
 print(json.dumps([verify_math.main(argv) for argv in json.load(sys.stdin)]))
 """
 

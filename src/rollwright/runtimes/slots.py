@@ -41,11 +41,23 @@ class CpuSlots:
 
     def take(self) -> AbstractAsyncContextManager[float]:
         """Hold a slot; the value is the seconds spent waiting for it."""
-        return _Hold(self._acquire, self._release)
+        return _Hold(self.acquire, self.release)
 
-    async def _acquire(self) -> float:
+    @property
+    def contended(self) -> bool:
+        """Whether anybody waits for a slot."""
+        return bool(self._waiting)
+
+    def acquire_now(self) -> bool:
+        """Hold a slot if one is free, until `release`."""
         if self._free:
             self._free -= 1
+            return True
+        return False
+
+    async def acquire(self) -> float:
+        """Hold a slot until `release`; the seconds spent waiting for it."""
+        if self.acquire_now():
             return 0.0
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -67,11 +79,11 @@ class CpuSlots:
     def _give_up(self, turn: asyncio.Future[None]) -> None:
         """Leave the queue; a slot that was handed over in the same moment goes to the next."""
         if turn.done() and not turn.cancelled():
-            self._release()
+            self.release()
         elif turn in self._waiting:
             self._waiting.remove(turn)
 
-    def _release(self) -> None:
+    def release(self) -> None:
         """Hand the slot to the first who still waits: it is never free while somebody queues."""
         while self._waiting:
             turn = self._waiting.popleft()

@@ -29,6 +29,8 @@ class BoxState(msgspec.Struct, frozen=True):
 
 def differences(fresh: BoxState, now: BoxState) -> list[str]:
     """What is there and was not, or was and is not, in words; empty where the two are alike."""
+    if fresh == now:  # As nearly always: nothing has to be told then.
+        return []
     found = [*_changed("file", fresh.files, now.files), *_changed("variable", fresh.environment, now.environment)]
     for what in ("processes", "ports", "mounts"):
         # Counted: a second mount at the same place looks like the first.

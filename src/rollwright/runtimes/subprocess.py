@@ -111,6 +111,7 @@ class SubprocessRuntime:
         self._id = secrets.token_hex(6)
         self._token = secrets.token_hex(16)
         self._limits = Limits(self.config.memory_mb, self.config.cpu_s, self.config.file_mb, self.config.open_files)
+        self._seat_limits: Mapping[str, int] = {}
         self._standing = Standing(self.name)
         self._active: set[Command] = set()
         self._commands = 0
@@ -137,6 +138,7 @@ class SubprocessRuntime:
     async def start(self) -> None:
         self._standing.begin_start()
         self._since = time.monotonic()
+        self._seat_limits = self._limits.numbers()
         self._box = box = BoxDir(self._place())
         self._base_env = host_environment(self.config.allow_env) | {"HOME": box.home, "TMPDIR": box.tmp}
         self._making = asyncio.create_task(in_thread(self._make, box), name=f"make {self.name}")
@@ -203,8 +205,8 @@ class SubprocessRuntime:
         """What the next program starts with, for one that is loaded already (see warm/)."""
         place = self._running().workspace
         given = self._admit(env, place)
-        limits, rules = self._limits.numbers(), self._confinement.ruleset
-        return Seat(given, place, given[MARK], limits, self.writable_paths, rules, LOOKING)
+        rules = self._confinement.ruleset
+        return Seat(given, place, given[MARK], self._seat_limits, self.writable_paths, rules, LOOKING)
 
     async def run_seated(
         self, start: Starter, *, env: Mapping[str, str] | None, stdin: bytes, timeout_s: float

@@ -20,6 +20,7 @@ import signal
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -95,6 +96,11 @@ async def sweep(quarry: Quarry, *, within_s: float) -> int:
                 await asyncio.sleep(_PAUSE_S)
     except OSError as error:
         raise RuntimeFault(f"could not see whether processes are left: {error}") from error
+
+
+def note_settler(pid: int) -> None:
+    """A process that was there before comes to a box now: it counts as new from the next look on."""
+    _settlers.append(pid)
 
 
 async def find(quarry: Quarry) -> list[Sighting]:
@@ -247,6 +253,8 @@ _seen: dict[int, tuple[int, float]] = {}
 _blank: dict[tuple[int, int], float] = {}
 """Of every process that told nothing, by id and inode: when that was seen first."""
 _seen_lock = threading.Lock()
+_settlers: deque[int] = deque(maxlen=4096)
+"""Processes that came to a box after they may have been seen elsewhere. Of more than so many the first have ended."""
 
 
 def _census() -> _Census:
@@ -258,6 +266,8 @@ def _look(since: float) -> Look:
     now, this = time.monotonic(), os.getpid()
     with _seen_lock:
         before = dict(_seen)
+        while _settlers:
+            before.pop(_settlers.popleft(), None)
         _seen.clear()
         for pid, inode in _entries():
             known = before.get(pid)

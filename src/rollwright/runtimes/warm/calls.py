@@ -48,12 +48,19 @@ async def run_warm(
             why = str(refusal)
     else:
         why = "no seats"
-    async with (slots or default_slots()).take() as queue_s:
+    counted = slots or default_slots()
+    if shared and box is not None and not why:
+        try:
+            result = await run_shared(box, loadable, args, env=env, stdin=stdin, timeout_s=timeout_s, slots=counted)
+            stats.shared += 1
+            return result
+        except Unwarm as refusal:
+            why = str(refusal)
+    async with counted.take() as queue_s:
         if box is not None and not why:
-            run = run_shared if shared else run_forked
             try:
-                result = await run(box, loadable, args, env=env, stdin=stdin, timeout_s=timeout_s)
-                _count(shared=shared)
+                result = await run_forked(box, loadable, args, env=env, stdin=stdin, timeout_s=timeout_s)
+                stats.forked += 1
                 return msgspec.structs.replace(result, queue_s=queue_s)
             except Unwarm as refusal:
                 why = str(refusal)
@@ -68,10 +75,3 @@ def _seats_of(runtime: Runtime) -> Seats | None:
     if kind not in _seated:
         _seated[kind] = isinstance(runtime, Seats)
     return cast(Seats, runtime) if _seated[kind] else None
-
-
-def _count(*, shared: bool) -> None:
-    if shared:
-        stats.shared += 1
-    else:
-        stats.forked += 1

@@ -24,7 +24,7 @@ from .keeper import Care
 from .stats import stats
 from .zygotes import INSIDE, READ_EARLY, Unwarm
 
-_NAMES = ("carrier.py", "zygote.py", "seating.py", "ending.py", "worker.py")
+_NAMES = ("carrier.py", "zygote.py", "seating.py", "forking.py", "loading.py", "ending.py", "worker.py")
 _SIZE = struct.Struct("!I")
 _FRAME_LIMIT = 256 << 20
 _KILL_S = 10.0

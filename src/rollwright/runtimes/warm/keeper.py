@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import time
 import weakref
 from dataclasses import dataclass
@@ -17,7 +18,9 @@ from rollwright.runtimes.local.threads import in_thread
 from rollwright.runtimes.provision import provision
 from rollwright.runtimes.provision.flights import Flights
 from rollwright.runtimes.scripts import absolute
+from rollwright.runtimes.slots import CpuSlots
 
+from .crew import Crew
 from .seat import Loadable
 from .stats import stats
 from .workers import Worker
@@ -39,6 +42,7 @@ class Care:
     load_s: float = 120.0
     """Time to load a script and warm it up."""
     max_calls: int = 20_000
+    """Forks of a zygote, and answers of a shared worker."""
     max_growth_mb: float = 256.0
     """Memory beyond what it had when it was loaded."""
     max_zygotes: int = 8
@@ -54,6 +58,7 @@ class Keeper:
         self._refused: dict[Loadable, str] = {}
         self._known: dict[str, tuple[tuple[int, ...], Loadable]] = {}
         self._workers: dict[Loadable, list[Worker]] = {}
+        self._crews: dict[tuple[Loadable, int], Crew] = {}
         self._flights: Flights[Zygote] = Flights()
 
     def __repr__(self) -> str:
@@ -61,7 +66,9 @@ class Keeper:
 
     async def look_up(self, script: Path) -> Loadable:
         """The script as it is now, with its interpreter. A file that has not changed is not read again."""
-        path = absolute(script)
+        path = os.fspath(script)
+        if path not in self._known:
+            path = absolute(script)
         seen = stamp(path)
         known = self._known.get(path)
         if known is not None and seen and known[0] == seen:
@@ -88,23 +95,47 @@ class Keeper:
     async def worker(self, script: Loadable) -> Worker:
         """A worker for shared calls of `script` that has nothing to do; its taker gives it back."""
         zygote = await self.zygote(script)
-        idle = self._workers.setdefault(script, [])
-        while idle:
-            worker = idle.pop()
-            if worker.zygote is zygote and not worker.broken:
-                return worker
-            worker.close()
+        worker = self.idle_worker(script)
+        if worker is not None:
+            return worker
         stats.started += 1
         return Worker(zygote)
 
+    def idle_worker(self, script: Loadable) -> Worker | None:
+        """As `worker`, where one is there already."""
+        idle = self._workers.get(script, [])
+        while idle:
+            worker = idle.pop()
+            if not worker.broken and not self.outworn(worker):
+                return worker
+            worker.close()
+        return None
+
+    def outworn(self, worker: Worker) -> bool:
+        """Whether it is to be asked no more: it has served long enough, or its zygote has given way to another."""
+        return worker.asked >= self.care.max_calls or self._zygotes.get(worker.zygote.script) is not worker.zygote
+
     def give_back(self, worker: Worker) -> None:
-        if worker.broken or len(idle := self._workers.setdefault(worker.zygote.script, [])) >= _IDLE_WORKERS:
+        idle = self._workers.setdefault(worker.zygote.script, [])
+        if worker.broken or len(idle) >= _IDLE_WORKERS or self.outworn(worker):
             worker.close()
         else:
             idle.append(worker)
 
+    def crew(self, script: Loadable, slots: CpuSlots) -> Crew:
+        """Those who share workers of `script` in these slots."""
+        key = (script, id(slots))
+        if key not in self._crews:
+            for old in [old for old, crew in self._crews.items() if crew.idle]:
+                del self._crews[old]
+            self._crews[key] = Crew(self, script, slots)
+        return self._crews[key]
+
     async def close(self) -> None:
         """End all zygotes, with what runs in them, and see them gone."""
+        for crew in list(self._crews.values()):
+            await crew.close()
+        self._crews.clear()
         for idle in self._workers.values():
             for worker in idle:
                 worker.close()

@@ -62,7 +62,7 @@ class Seats(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Loadable:
     """A script and the interpreter that was provisioned for it."""
 
@@ -70,6 +70,12 @@ class Loadable:
     path: str
     digest: str
 
+    # Looked up several times in each call: a path would be taken apart every time.
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        mine = (self.digest, self.path, str(self.python))
+        return isinstance(other, Loadable) and mine == (other.digest, other.path, str(other.python))
+
     def __hash__(self) -> int:
-        """Looked up several times in each call; a path would be taken apart every time."""
         return hash(self.digest)

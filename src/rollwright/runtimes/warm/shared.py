@@ -11,37 +11,41 @@ from collections.abc import Mapping, Sequence
 from rollwright.runtimes.contract import Ending, ExecResult
 from rollwright.runtimes.local.census import MARK
 from rollwright.runtimes.local.command import TIMED_OUT_CODE
+from rollwright.runtimes.slots import CpuSlots
 
 from . import channel
 from .keeper import keeper
 from .seat import Loadable, Seats
-from .zygotes import Unwarm
 
 
 async def run_shared(
-    box: Seats, script: Loadable, args: Sequence[str], *, env: Mapping[str, str] | None, stdin: bytes, timeout_s: float
+    box: Seats,
+    script: Loadable,
+    args: Sequence[str],
+    *,
+    env: Mapping[str, str] | None,
+    stdin: bytes,
+    timeout_s: float,
+    slots: CpuSlots,
 ) -> ExecResult:
-    """The answer of a shared worker; Unwarm where the script has to be run cold instead."""
-    home = keeper()
-    worker = await home.worker(script)
+    """The answer of a shared worker in a slot; Unwarm where the script has to be run cold instead."""
+    seat = box.seat(env)
+    told = {
+        "argv": list(args),
+        "env": {name: value for name, value in seat.env.items() if name != MARK},
+        "cwd": seat.cwd,
+        "stdin": stdin.decode("latin-1"),
+    }
+    crew = keeper().crew(script, slots)
+    ask = crew.ask(channel.described(told), seat.env, timeout_s)
     try:
-        seat = box.seat(env)
-        if not worker.zygote.suits(seat.env):
-            raise Unwarm("environment")
-        told = {
-            "argv": list(args),
-            "env": {name: value for name, value in seat.env.items() if name != MARK},
-            "cwd": seat.cwd,
-            "stdin": stdin.decode("latin-1"),
-        }
-        began = asyncio.get_running_loop().time()
-        try:
-            stdout, stderr = await worker.ask(channel.described(told), timeout_s)
-            ending, code = Ending.EXITED, 0
-        except TimeoutError:
-            stdout = stderr = b""
-            ending, code = Ending.TIMED_OUT, TIMED_OUT_CODE
-        wall_s = asyncio.get_running_loop().time() - began
+        stdout, stderr = await ask.answer
+        ending, code = Ending.EXITED, 0
+    except TimeoutError:
+        stdout = stderr = b""
+        ending, code = Ending.TIMED_OUT, TIMED_OUT_CODE
     finally:
-        home.give_back(worker)
-    return ExecResult(ending, code, stdout, stderr, wall_s=wall_s)
+        if ask.answer.cancelled():
+            crew.abandon(ask)
+    wall_s = asyncio.get_running_loop().time() - ask.begun
+    return ExecResult(ending, code, stdout, stderr, wall_s=wall_s, queue_s=ask.begun - ask.asked)

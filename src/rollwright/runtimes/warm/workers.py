@@ -1,6 +1,7 @@
-"""A worker for shared calls from outside: asked one thing at a time, killed when it takes too long.
+"""A worker for shared calls from outside: it is sent one call after the other and answers them in that order.
 
-An answer carries the id of its question; a worker that was not waited for is ended, so that nobody hears it late.
+An answer carries the id of its question. A worker that was not waited for is ended, so that nobody hears it late. Who
+waits for what, and until when, is in crew.py.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import asyncio
 import os
 import struct
 import weakref
+from collections.abc import Callable
 
 from . import channel
 from .zygotes import Offspring, Unwarm, Zygote
@@ -18,13 +20,17 @@ _INLINE = 60_000
 
 
 class Worker:
-    """A child of a zygote that keeps answering. `broken` is set when it cannot be asked again."""
+    """A child of a zygote that keeps answering. `broken` is set when it cannot be asked again.
+
+    `on_answer` gets what `main` printed on stdout and stderr, or Unwarm where there is no answer.
+    """
 
     def __init__(self, zygote: Zygote) -> None:
         self.zygote = zygote
         self.broken = False
-        self._asked = 0
-        self._answer: asyncio.Future[bytes] | None = None
+        self.asked = 0
+        self.on_answer: Callable[[tuple[bytes, bytes] | Unwarm], None] | None = None
+        self._answered = 0
         self._sock, theirs = channel.pair()
         try:
             self._offspring: Offspring = zygote.fork_worker(theirs.fileno())
@@ -36,24 +42,24 @@ class Worker:
         self._end = weakref.finalize(self, self._sock.close)
         asyncio.get_running_loop().add_reader(self._sock.fileno(), _hear_weakly, weakref.ref(self))
 
-    async def ask(self, body: bytes, timeout_s: float) -> tuple[bytes, bytes]:
-        """What `main` prints on stdout and stderr. TimeoutError at the deadline, Unwarm where it has no answer."""
-        loop = asyncio.get_running_loop()
-        self._asked += 1
-        self._answer = answer = loop.create_future()
-        deadline = loop.call_later(timeout_s, _give_up, answer)
+    def send(self, body: bytes) -> bool:
+        """One more call; False where it has to wait until an answer was heard. Unwarm where nobody is there."""
+        fd = -1
         try:
-            self._send(body)
-            said = await answer
-        except BaseException as error:
-            if not isinstance(error, Unwarm) or self.broken:
-                self.close()
-            raise
+            if len(body) > _INLINE:
+                fd = channel.nameless_file(body)
+                channel.send(self._sock, b"R", self.asked + 1, [fd])
+            else:
+                channel.send(self._sock, b"R", self.asked + 1, (), body)
+        except channel.ChannelFull:
+            return False
+        except OSError as error:
+            raise Unwarm("worker died") from error
         finally:
-            deadline.cancel()
-            self._answer = None
-        size = _LENGTH.unpack_from(said)[0] + _LENGTH.size
-        return said[_LENGTH.size : size], said[size:]
+            if fd >= 0:
+                os.close(fd)
+        self.asked += 1
+        return True
 
     def close(self) -> None:
         """End it, whatever it does."""
@@ -66,38 +72,25 @@ class Worker:
 
     def hear(self) -> None:
         for packet in channel.packets(self._sock):
-            kind, call, body = packet or (b"", 0, b"")
-            self.broken = self.broken or packet is None
-            if self._answer is None or self._answer.done():
-                continue
             if packet is None:
-                self._answer.set_exception(Unwarm("worker died"))
-            elif call == self._asked and kind == b"A":
-                self._answer.set_result(body)
-            elif call == self._asked:
-                self._answer.set_exception(Unwarm(body.decode("utf-8", "replace")))
-        if self.broken:
-            self.close()
-
-    def _send(self, body: bytes) -> None:
-        fd = -1
-        try:
-            if len(body) > _INLINE:
-                fd = channel.nameless_file(body)
-                channel.send(self._sock, b"R", self._asked, [fd])
+                self.close()
+                self._tell(Unwarm("worker died"))
+                return
+            kind, call, body = packet
+            if call != self._answered + 1:
+                continue
+            self._answered = call
+            if kind == b"A":
+                size = _LENGTH.unpack_from(body)[0] + _LENGTH.size
+                self._tell((body[_LENGTH.size : size], body[size:]))
             else:
-                channel.send(self._sock, b"R", self._asked, (), body)
-        except (channel.ChannelFull, OSError) as error:
-            self.broken = True
-            raise Unwarm("worker died") from error
-        finally:
-            if fd >= 0:
-                os.close(fd)
+                self._tell(Unwarm(body.decode("utf-8", "replace")))
+            if self.broken:
+                return
 
-
-def _give_up(answer: asyncio.Future[bytes]) -> None:
-    if not answer.done():
-        answer.set_exception(TimeoutError())
+    def _tell(self, answer: tuple[bytes, bytes] | Unwarm) -> None:
+        if self.on_answer is not None:
+            self.on_answer(answer)
 
 
 def _hear_weakly(worker: weakref.ref[Worker]) -> None:

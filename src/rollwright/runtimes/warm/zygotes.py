@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from rollwright.runtimes.local import host_environment, spawn_turn
-from rollwright.runtimes.local.census import MARK
+from rollwright.runtimes.local.census import MARK, note_settler
 from rollwright.runtimes.local.threads import in_thread, submit
 
 from . import channel
@@ -27,6 +27,7 @@ from .seat import Loadable
 INSIDE = Path(__file__).parent / "inside"
 _MARK_ROOM = 96
 _NOWHERE = "/dev/null"
+_NAMES_KEPT = 64
 # A description that is longer, or one of many, travels in a file: the channel must have room for what ends a call.
 _INLINE, _FEW = 7000, 16
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -67,6 +68,7 @@ class Offspring:
     def on_begun(self, pid: int) -> None:
         self.pid = pid
         self.ran = True
+        note_settler(pid)
         _settle(self.begun)
 
     def on_ended(self, status: int) -> None:
@@ -86,8 +88,12 @@ class Zygote:
         self.ready: asyncio.Future[None] | None = asyncio.get_running_loop().create_future()
         self.reads: frozenset[str] = frozenset()
         self.files: Mapping[str, tuple[int, ...]] = {}
-        self._read: dict[str, str | None] = {}
-        """What was read while it was loaded, with its value then; None where there was none."""
+        self._set: dict[str, str] = {}
+        """What was read while it was loaded, with its value then."""
+        self._unset: frozenset[str] = frozenset()
+        """What was looked for then, and was not there."""
+        self._names: dict[tuple[str, ...], bool] = {}
+        """Whether environments of these names can suit: there are few sorts of them, and many calls."""
         self.fresh_mb = 0.0
         self._running: dict[int, Offspring] = {}
         self._sock = sock
@@ -150,9 +156,13 @@ class Zygote:
         """Whether everything that was loaded would have read the same variables in a process of its own."""
         if "*" in self.reads:
             return {**env, MARK: ""} == {**self.env, MARK: ""}
-        if any(env.get(name) != value for name, value in self._read.items()):
-            return False
-        return all(name in self._read for name in env if name.startswith(READ_EARLY))
+        names = tuple(env)
+        if names not in self._names:
+            if len(self._names) >= _NAMES_KEPT:
+                self._names.clear()
+            unread = (name for name in names if name.startswith(READ_EARLY) and name not in self._set)
+            self._names[names] = self._unset.isdisjoint(names) and not any(unread)
+        return self._names[names] and self._set.items() <= env.items()
 
     def current(self) -> bool:
         """Whether the files that it loaded beside the script are as they were."""
@@ -195,8 +205,10 @@ class Zygote:
         if kind == b"Y":
             known = json.loads(body)
             self.reads = frozenset(known["reads"])
-            early = {name for name in self.env if name.startswith(READ_EARLY)}
-            self._read = {name: self.env.get(name) for name in (self.reads | early) - {MARK}}
+            looked_for = self.reads | {name for name in self.env if name.startswith(READ_EARLY)}
+            self._set = {name: self.env[name] for name in looked_for - {MARK} if name in self.env}
+            self._unset = looked_for - {MARK} - self._set.keys()
+            self._names.clear()
             self.files = {path: stamp(path) for path in known["files"]}
             self.fresh_mb = self.memory_mb()
             _settle(self.ready)

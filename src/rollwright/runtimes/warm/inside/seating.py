@@ -16,6 +16,7 @@ import sys
 import time
 
 import ending
+import forking
 
 _libc = ctypes.CDLL(None, use_errno=True)
 # Looked up before the fork: to look a function up costs a child more than to call it.
@@ -24,6 +25,7 @@ _MARK = b"ROLLWRIGHT_BOX="
 _FILES = sys.getfilesystemencoding()
 _mark = [0, 0]
 _variables = {}
+_zygote = []
 _HUGE = 2 << 20
 _MADV_HUGEPAGE, _MADV_COLLAPSE = 14, 25
 _PR_SET_PDEATHSIG, _PR_SET_SECCOMP, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 1, 22, 24, 38
@@ -43,6 +45,7 @@ def prepare():
     """What is the same for all seats, and the place of the box's mark in the memory that /proc shows as this process's
     environment."""
     ending.note_signals()
+    _zygote.append(os.getpid())
     _variables.update(os.environ)
     with open("/proc/self/environ", "rb") as file:
         environ = file.read()
@@ -61,6 +64,8 @@ def take(seat, streams, ruleset=-1):
         os.close(fd)
     os.setsid()
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != _zygote[0]:
+        raise ProcessLookupError("the zygote is gone")
     _wear(seat["mark"].encode())
     for path in seat["cgroups"]:
         with open(path, "w") as file:
@@ -154,7 +159,7 @@ def _join(pid, names):
 
 def _fork_below():
     """The child goes on; this process only carries its status out of the namespace."""
-    pid = os.fork()
+    pid = forking.fork()
     if pid == 0:
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         os.setsid()

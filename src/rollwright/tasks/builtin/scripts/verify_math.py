@@ -15,6 +15,7 @@ worker that has served others. It sets no alarm: the deadline is the caller's, m
 import logging
 import re
 import sys
+from collections.abc import Iterator
 
 import sympy.parsing.sympy_parser as sympy_parser  # type: ignore[import-not-found, import-untyped, unused-ignore]
 from math_verify import parse, verify  # type: ignore[import-not-found, unused-ignore]
@@ -137,15 +138,21 @@ def _lend_names() -> None:
     read.__defaults__ = tuple(lent)
 
 
-def warmup() -> None:
-    """What a zygote runs once after import: grammars and caches are built on first use, not on import."""
+def warmup() -> "Iterator[None]":
+    """What a zygote runs after import: grammars and caches are built on first use, not on import.
+
+    It serves after the first step, which is all that numbers need, and goes on with the others when it has time.
+    """
     main(["number", "1,000", "So it is 990 + 10.\n#### 1000"])
     main(["number", "18", "The sum is 17."])
     main(["number", "18", r"That is $\boxed{\frac{36}{2}}$."])
     main(["number", "18", "#### 18.00"])
     main(["boxed", r"\frac{1}{2}", r"Half, so $\boxed{0.5}$."])
+    yield
     main(["boxed", r"2 + \sqrt{5}", r"$\boxed{\sqrt{5} + 2}$"])
+    yield
     main(["boxed", "x^2 - 1", r"$\boxed{(x - 1)(x + 1)}$"])
+    yield
     main(["boxed", "[-2, 5)", r"$\boxed{[-2, 5]}$"])
 
 
