@@ -237,7 +237,7 @@ class Books:
         if asked.retry and request.crashes <= self.bounds.redispatches:
             self.counts["redispatched"] += 1
             return self._again(request)
-        if not asked.retry:
+        if not asked.retry or not self.bounds.redispatches:
             words = f"{asked.label} was lost: {why}"
             return self._end(request, Failed(asked.request, Trouble.WORKER_LOST, words))
         self.counts["poison"] += 1
