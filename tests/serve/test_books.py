@@ -10,6 +10,8 @@ from rollwright.serve.books import Books, Bounds
 from rollwright.serve.protocol import Done, Drop, Failed, Part, Run, Submit, Trouble, Voided
 
 CLIENTS = [b"c0", b"c1"]
+UNREAD_BYTES = 40
+TRACE = b"a trace of bytes"
 
 
 def submit(number, rollouts=1, *, timeout_s=100.0, **more):
@@ -21,7 +23,9 @@ class AnyOrder(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.books = Books(Bounds(window=40, queue=60, redispatches=2))
+        self.books = Books(Bounds(window=40, queue=60, redispatches=2, reply_bytes=UNREAD_BYTES))
+        self.sent = Counter()
+        self.read = Counter()
         self.now = 0.0
         self.number = 0
         self.workers = 0
@@ -42,6 +46,10 @@ class AnyOrder(RuleBasedStateMachine):
         assert holding is not None, "a letter went to a worker that is dead"
         if isinstance(letter.envelope, Run):
             assert letter.envelope.ticket not in holding
+            client = letter.frames[0][0]
+            assert self.sent[client] - self.read[client] <= UNREAD_BYTES, (
+                "work was begun for a client that does not read"
+            )
             holding[letter.envelope.ticket] = (letter.frames[0], set(letter.envelope.skip))
         else:
             assert isinstance(letter.envelope, Drop)
@@ -50,6 +58,7 @@ class AnyOrder(RuleBasedStateMachine):
     def _to_client(self, letter):
         key = letter.to, letter.envelope.request
         assert key in self.wanted, "an answer came to a request that nobody waits for"
+        self.sent[letter.to] += sum(len(frame) for frame in letter.frames)
         if isinstance(letter.envelope, Part):
             assert letter.envelope.position not in self.parts[key], "a rollout was delivered twice"
             self.parts[key].add(letter.envelope.position)
@@ -100,7 +109,7 @@ class AnyOrder(RuleBasedStateMachine):
             last = len(missing) == 1 and not fails
             if last:
                 del self.seats[peer][ticket]
-            self.deliver(self.books.result(peer, Part(ticket, missing[0], last), (), self.now))
+            self.deliver(self.books.result(peer, Part(ticket, missing[0], last), [TRACE], self.now))
         else:
             del self.seats[peer][ticket]
             last = Failed(ticket, Trouble.BROKE, "no") if fails else Done(ticket)
@@ -126,6 +135,14 @@ class AnyOrder(RuleBasedStateMachine):
             del self.wanted[key]
             self.ended[key] += 1
         self.deliver(self.books.client_gone(client))
+        del self.sent[client], self.read[client]
+
+    @rule(client=st.sampled_from(CLIENTS), share=st.sampled_from([0.5, 1.0, 2.0]))
+    def catch_up(self, client, share):
+        """The client tells what it has read, and perhaps more than it was sent."""
+        told = int(self.sent[client] * share)
+        self.read[client] = min(max(told, self.read[client]), self.sent[client])
+        self.deliver(self.books.has_read(client, told, self.now))
 
     @rule(seconds=st.floats(0.0, 15.0))
     def wait(self, seconds):
@@ -159,6 +176,7 @@ class AnyOrder(RuleBasedStateMachine):
         assert not self.wanted
         status = self.books.status()
         assert status["requests"] == status["queued_rollouts"] == status["request_bytes"] == 0
+        assert status["unread_bytes"] == self.sent.total() - self.read.total()
 
 
 AnyOrder.TestCase.settings = settings(max_examples=120, stateful_step_count=60, deadline=None)
@@ -231,6 +249,22 @@ def test_a_full_window_and_a_full_queue_say_so():
     (crowded,) = books.submit(b"b", submit(1, 2), [], 0.0)
     assert full.envelope.trouble is crowded.envelope.trouble is Trouble.OVERLOADED
     assert books.counts["refused"] == 2
+
+
+def test_nothing_is_begun_for_a_client_that_does_not_read_and_others_go_on():
+    books = Books(Bounds(reply_bytes=10))
+    books.seat(b"w", 1, 0.0)
+    (run,) = books.submit(b"slow", submit(1), [], 0.0)
+    assert books.submit(b"slow", submit(2), [], 0.0) == []
+    assert books.submit(b"other", submit(1), [], 0.0) == []
+    answer, other = books.result(b"w", Part(run.envelope.ticket, 0, True), [bytes(11)], 0.0)
+    assert (answer.to, type(other.envelope), books.status()["slow_clients"]) == (b"slow", Run, 1)
+    assert books.submit(b"slow", submit(3), [], 0.0) == []
+    assert len(books.result(b"w", Part(other.envelope.ticket, 0, True), [b""], 0.0)) == 1
+    assert books.has_read(b"slow", 5, 0.0) == []
+    (second,) = books.has_read(b"slow", 11, 0.0)
+    assert isinstance(second.envelope, Run)
+    assert (books.status()["unread_bytes"], books.status()["slow_clients"]) == (0, 0)
 
 
 def test_bytes_have_a_budget_that_is_given_back():

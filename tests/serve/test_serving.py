@@ -195,6 +195,26 @@ async def test_a_deadline_ends_the_work_too(puppets, tmp_path):
         await until(lambda: list(tmp_path.glob("cancelled-*")))
 
 
+async def test_a_client_waits_for_room_that_others_take(puppets, runs, tmp_path):
+    async with puppets(queue=2, capacity=1) as (server, client), EnvClient(server.address) as guest:
+        waiting = [asyncio.create_task(client.run(play("hold:go"), n)) for n in range(3)]
+
+        async def full():
+            return (await client.ask("status"))["queued_rollouts"] == 2
+
+        await until(full)
+        late = asyncio.create_task(guest.run(play("plain")))
+
+        async def refused():
+            return (await client.ask("status"))["counts"].get("refused")
+
+        await until(refused)
+        assert not late.done()
+        (tmp_path / "go").touch()
+        assert [trace.attempt for trace in await asyncio.gather(*waiting)] == [0, 1, 2]
+        assert (await late).task_id == "plain"
+
+
 async def test_closing_the_client_fails_what_is_pending(puppets, runs):
     async with puppets() as (_, client):
         waiting = asyncio.create_task(client.run(play("sleep:60")))

@@ -13,9 +13,11 @@ from serve_tasks import play
 
 from rollwright.serve.bundles import Bundle, open_bundle
 from rollwright.serve.protocol import (
+    VERSION,
     FromClient,
     FromWorker,
     Hello,
+    Job,
     Part,
     Refused,
     Run,
@@ -28,6 +30,7 @@ from rollwright.serve.protocol import (
 )
 from rollwright.serve.wiring import connected
 from rollwright.wire import WireError
+from rollwright.wire.codec import encode
 
 ENVELOPES = [Hello(1, "t"), Submit(1, 2, "l", 3.0, "b", together=True), Part(1, 2), Run(3, 4.0, (1, 2)), Refused("no")]
 
@@ -100,7 +103,7 @@ async def test_a_job_that_is_garbage_is_refused_by_name(puppets):
         context = zmq.Context()
         socket = connected(context, server.address.front, server.address)
         try:
-            socket.send_multipart(bundled((Hello(1, server.address.token), [])))
+            socket.send_multipart(bundled((Hello(VERSION, server.address.token), [])))
             (welcome,) = await asyncio.to_thread(heard, socket)
             junk = Submit(1, 1, "junk", 5.0, welcome.broker)
             socket.send_multipart(bundled((junk, [b"\xc1\xc1", b"junk"])))
@@ -110,3 +113,42 @@ async def test_a_job_that_is_garbage_is_refused_by_name(puppets):
         finally:
             socket.close(linger=0)
             await asyncio.to_thread(context.term)
+
+
+async def test_a_client_that_does_not_read_is_kept_waiting_and_loses_nothing(puppets):
+    async with puppets(reply_bytes=8 * 2**20, capacity=2) as (server, client):
+        context = zmq.Context()
+        socket = connected(context, server.address.front, server.address)
+        try:
+            socket.send_multipart(bundled((Hello(VERSION, server.address.token), [])))
+            (welcome,) = await asyncio.to_thread(heard, socket)
+            for number in range(12):
+                job = encode(Job("large:1", (number,)))
+                socket.send_multipart(bundled((Submit(number, 1, "large", 60.0, welcome.broker), job)))
+            status = await until_slow(client)
+            # What was under way when the bound was passed still comes; nothing more is begun.
+            assert 8 * 2**20 < status["unread_bytes"] < 16 * 2**20
+            assert status["queued_requests"] > 0
+            assert (await client.run(play("plain"))).task_id == "plain"
+            came, read = set(), 0
+            while len(came) < 12:
+                frames = await asyncio.to_thread(socket.recv_multipart, copy=False)
+                for said, carried in open_bundle(frames, ToClient):
+                    if isinstance(said, Part):
+                        came.add(said.request)
+                        read += sum(len(frame) for frame in carried)
+                socket.send_multipart(bundled((Tick(read), [])))
+            assert came == set(range(12))
+        finally:
+            socket.close(linger=0)
+            await asyncio.to_thread(context.term)
+
+
+async def until_slow(client):
+    async with asyncio.timeout(30):
+        while (
+            not (status := await client.ask("status"))["slow_clients"]
+            or status["requests"] != status["queued_requests"]
+        ):
+            await asyncio.sleep(0.02)
+    return status

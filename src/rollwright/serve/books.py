@@ -16,6 +16,7 @@ from typing import Any
 
 from .berths import Berths
 from .protocol import Done, Drop, Envelope, Failed, Part, Run, Submit, Trouble, Voided
+from .unread import Unread
 
 Frames = Sequence[Any]
 """What stands behind an envelope; carried, never looked at."""
@@ -80,6 +81,8 @@ class Bounds:
     """How often a request runs again after its worker died."""
     queue_bytes: int = 4 * 2**30
     """Frames of requests that may be here, over all clients. They stay until the request ends: it may run again."""
+    reply_bytes: int = 2 * 2**30
+    """Frames of results that one client may have unread; beyond it nothing more is begun for it."""
 
 
 class Books:
@@ -88,6 +91,9 @@ class Books:
         self.counts: Counter[str] = Counter()
         self._queue: OrderedDict[Request, None] = OrderedDict()
         self._queued = 0
+        self._parked: dict[Peer, dict[Request, None]] = {}
+        """What waits, of clients that must read first."""
+        self._unread = Unread(bounds.reply_bytes)
         self._bytes = 0
         self._requests: dict[tuple[Peer, int], Request] = {}
         self._by_client: dict[Peer, dict[int, Request]] = {}
@@ -155,7 +161,25 @@ class Books:
         letters: list[Letter] = []
         for request in list(self._by_client.get(client, {}).values()):
             letters += self._end(request, None)
+        self._parked.pop(client, None)
+        self._unread.forget(client)
         return letters
+
+    def has_read(self, client: Peer, total: int, now: float) -> list[Letter]:
+        """The client has read so many bytes of results in all. One that has caught up has its turn again."""
+        if not self._unread.read(client, total) or client not in self._parked:
+            return []
+        for request in self._parked.pop(client):
+            self._queue[request] = None
+        return self.place(now)
+
+    def _deliver(self, client: Peer, answer: Part | Done, frames: Frames) -> Letter:
+        if self._unread.sent(client, sum(len(frame) for frame in frames)) and client not in self._parked:
+            waiting = [request for request in self._by_client.get(client, {}).values() if request in self._queue]
+            self._parked[client] = dict.fromkeys(waiting)
+            for request in waiting:
+                del self._queue[request]
+        return Letter(client, answer, frames)
 
     def expire(self, now: float) -> list[Letter]:
         """End what is past its deadline."""
@@ -213,7 +237,7 @@ class Books:
         if asked.retry and request.crashes <= self.bounds.redispatches:
             self.counts["redispatched"] += 1
             return self._again(request)
-        if not asked.retry:
+        if not asked.retry or not self.bounds.redispatches:
             words = f"{asked.label} was lost: {why}"
             return self._end(request, Failed(asked.request, Trouble.WORKER_LOST, words))
         self.counts["poison"] += 1
@@ -245,7 +269,7 @@ class Books:
             part = Part(number, said.position, said.last)
             if said.last:
                 return [*self._end(request, part, frames), *self.place(now)]
-            return [Letter(request.client, part, frames), *self.place(now)]
+            return [self._deliver(request.client, part, frames), *self.place(now)]
         if isinstance(said, Done):
             return [*self._end(request, Done(number), frames), *self.place(now)]
         return [*self._end(request, Failed(number, said.trouble, said.message)), *self.place(now)]
@@ -289,9 +313,20 @@ class Books:
         return Letter(seat.peer, run, request.frames, to_worker=True)
 
     def _enqueue(self, request: Request, *, first: bool = False) -> None:
-        self._queue[request] = None
-        self._queue.move_to_end(request, last=not first)
         self._queued += request.weight
+        if request.client in self._parked:
+            self._parked[request.client][request] = None
+        else:
+            self._queue[request] = None
+            self._queue.move_to_end(request, last=not first)
+
+    def _dequeue(self, request: Request) -> bool:
+        """Whether it was waiting."""
+        for waiting in (self._queue, self._parked.get(request.client, {})):
+            if request in waiting:
+                del waiting[request]
+                return True
+        return False
 
     # Endings
 
@@ -313,8 +348,7 @@ class Books:
             self._berths.roomier(seat)
             if not isinstance(last, Part | Done):
                 letters.append(Letter(seat.peer, Drop(request.ticket), to_worker=True))
-        elif request in self._queue:
-            del self._queue[request]
+        elif self._dequeue(request):
             self._queued -= request.weight
         request.over, request.frames = True, ()
         self._bytes -= request.size
@@ -325,17 +359,21 @@ class Books:
         if not self._by_client[client]:
             del self._by_client[client], self._weights[client]
         self.counts[_outcome(last)] += 1
-        if last is not None:
-            letters.append(Letter(client, last, frames))
+        if isinstance(last, Part | Done):
+            letters.append(self._deliver(client, last, frames))
+        elif last is not None:
+            letters.append(Letter(client, last))
         return letters
 
     def status(self) -> dict[str, Any]:
         return {
-            "queued_requests": len(self._queue),
+            "queued_requests": len(self._queue) + sum(map(len, self._parked.values())),
             "queued_rollouts": self._queued,
             "requests": len(self._requests),
             "request_bytes": self._bytes,
             "request_budget_bytes": self.bounds.queue_bytes,
+            "unread_bytes": len(self._unread),
+            "slow_clients": len(self._parked),
             "clients": len(self._by_client),
             "counts": dict(self.counts),
         }

@@ -41,6 +41,7 @@ from .window import Window
 from .wiring import Address
 
 DEFAULT_TIMEOUT_S = 3600.0
+OVERLOADED_PAUSE_S = 0.2
 OnTrace = Callable[[Trace], None]
 
 
@@ -82,6 +83,8 @@ class EnvClient:
         self._ready_timeout_s = ready_timeout_s
         self._window = Window(1)
         self._pending: dict[int, _Pending] = {}
+        self._turned_away: set[_Pending] = set()
+        """Requests that the broker had no room for; they are sent again."""
         self._questions: dict[int, asyncio.Future[Any]] = {}
         self._next = 0
         self._closed = False
@@ -176,16 +179,19 @@ class EnvClient:
         job = Job(task.id, tuple(attempts), tuple(earlier))
         together = bool(hooks_of(type(task)).group_rewards)
         deadline = asyncio.get_running_loop().time() + timeout_s
-        try:
-            async with asyncio.timeout_at(deadline):
-                await self._window.enter(len(attempts))
-        except TimeoutError as error:
-            words = f"{task.id} found no room within {timeout_s:g} s"
-            raise Unserved(words, Trouble.OVERLOADED) from error
+        if not self._window.try_enter(len(attempts)):
+            await self._wait_for_room(task.id, len(attempts), deadline, timeout_s)
         try:
             return await self._ask_for(task.id, job, together, deadline, on_trace)
         finally:
             self._window.leave(len(attempts))
+
+    async def _wait_for_room(self, label: str, weight: int, deadline: float, timeout_s: float) -> None:
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._window.enter(weight)
+        except TimeoutError as error:
+            raise Unserved(f"{label} found no room within {timeout_s:g} s", Trouble.OVERLOADED) from error
 
     async def _ask_for(
         self, label: str, job: Job, together: bool, deadline: float, on_trace: OnTrace | None
@@ -201,6 +207,7 @@ class EnvClient:
         except TimeoutError as error:
             raise Unserved(f"{label} was not answered within {left_s:g} s", Trouble.TIMED_OUT) from error
         finally:
+            self._turned_away.discard(pending)
             if self._pending.pop(pending.asked.request, None) is not None and not self._closed:
                 self._link.send(Cancel(pending.asked.request))
 
@@ -252,7 +259,17 @@ class EnvClient:
             pending.traces.clear()
         elif isinstance(said, Failed):
             self._forget(pending)
-            pending.fail(failure_of(said))
+            if said.trouble is Trouble.OVERLOADED:
+                self._turned_away.add(pending)
+                asyncio.get_running_loop().call_later(OVERLOADED_PAUSE_S, self._ask_again, pending)
+            else:
+                pending.fail(failure_of(said))
+
+    def _ask_again(self, pending: _Pending) -> None:
+        """The broker had no room, which others took; whoever still waits for the answer waits for room too."""
+        if pending in self._turned_away:
+            self._turned_away.discard(pending)
+            self._submit(pending)
 
     def _told(self, said: Told, frames: Sequence[Buffer]) -> None:
         answer = self._questions.get(said.question)
@@ -274,7 +291,7 @@ class EnvClient:
             self._submit(pending)
 
     def _fail_all(self, why: str) -> None:
-        for pending in list(self._pending.values()):
+        for pending in (*self._pending.values(), *self._turned_away):
             self._forget(pending)
             pending.fail(ServerLost(f"{pending.asked.label} was lost: {why}"))
 
@@ -286,6 +303,7 @@ class EnvClient:
         self._link.send(pending.asked, pending.frames)
 
     def _forget(self, pending: _Pending) -> None:
+        self._turned_away.discard(pending)
         self._pending.pop(pending.asked.request, None)
 
     def _open_window(self) -> None:

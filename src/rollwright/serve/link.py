@@ -13,10 +13,12 @@ from rollwright.wire import WireError
 from rollwright.wire.codec import Buffer
 
 from .carrier import Carrier
-from .protocol import VERSION, Bye, Envelope, Hello, Refused, ServerLost, Tick, ToClient, Welcome
+from .protocol import VERSION, Bye, Done, Envelope, Hello, Part, Refused, ServerLost, Tick, ToClient, Welcome
 from .wiring import Address, connected
 
 TICK_S = 0.5
+TELL_BYTES = 64 * 2**20
+"""Read since the last tick, they are told at once."""
 SILENCE_S = 2.0
 """A broker that says nothing for so long is away; it speaks twice a second."""
 
@@ -39,6 +41,7 @@ class Link:
         self._context: Any = zmq.Context()
         self.welcome: Welcome | None = None
         self._changed = asyncio.Event()
+        self._read_bytes = self._told_bytes = 0
         self.refused = ""
         """Why we were turned away; empty while we are not."""
         self._spoke = time.monotonic()
@@ -96,13 +99,26 @@ class Link:
             self.refused = said.reason
             self._changed.set()
         elif not isinstance(said, Tick):
+            self._count(said, frames)
             self._heard(said, frames)
+
+    def _count(self, said: Any, frames: Sequence[Buffer]) -> None:
+        """The broker keeps what we have not read, so it is told in time how much that is."""
+        if isinstance(said, Part | Done):
+            self._read_bytes += sum(len(frame) for frame in frames)
+            if self._read_bytes - self._told_bytes > TELL_BYTES:
+                self._tick_once()
+
+    def _tick_once(self) -> None:
+        self._told_bytes = self._read_bytes
+        self._carrier.send(Tick(self._read_bytes))
 
     def _welcomed(self, said: Welcome) -> None:
         before, self.welcome = self.welcome, said
         self.refused = ""
         self._changed.set()
         if before is not None and before.broker != said.broker:
+            self._read_bytes = self._told_bytes = 0
             self._reborn()
 
     async def _tick(self) -> None:
@@ -115,4 +131,4 @@ class Link:
             if silent_s > SILENCE_S or self.welcome is None or self.refused:
                 self._hello()
             else:
-                self._carrier.send(Tick())
+                self._tick_once()

@@ -22,7 +22,7 @@ import msgspec
 from rollwright.wire import Failure, RollwrightError, Score, ServingError, Stop, Trace, WireError
 from rollwright.wire.codec import Buffer
 
-VERSION = 1
+VERSION = 2
 MAX_ENVELOPE_BYTES = 64 * 1024
 E = TypeVar("E")
 
@@ -84,6 +84,9 @@ class Told(Envelope, frozen=True):
 
 class Tick(Envelope, frozen=True):
     """Said twice a second, so that silence means something."""
+
+    read_bytes: int = 0
+    """What a client has read of results, of all that this life of the broker has sent it."""
 
 
 class Bye(Envelope, frozen=True):

@@ -17,9 +17,15 @@ class Window:
     def __repr__(self) -> str:
         return f"<Window {self.used} of {self.size} used, {len(self._waiting)} waiting>"
 
+    def try_enter(self, weight: int) -> bool:
+        """Go in if there is room and nobody waits."""
+        if self._waiting or not self._fits(weight):
+            return False
+        self.used += weight
+        return True
+
     async def enter(self, weight: int) -> None:
-        if not self._waiting and self._fits(weight):
-            self.used += weight
+        if self.try_enter(weight):
             return
         turn = asyncio.get_running_loop().create_future()
         self._waiting.append((weight, turn))
