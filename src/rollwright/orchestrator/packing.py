@@ -18,7 +18,7 @@ import numpy as np
 from rollwright.wire import UsageError
 from rollwright.wire.arrays import Ids, Ints
 
-from .partitions import Expired, descend, first_fit, greedy, karmarkar_karp, loads_of
+from .partitions import Bins, Expired, descend, first_fit, greedy, karmarkar_karp, loads_of
 from .samples import Sample
 
 _STEPS = 2_000
@@ -119,48 +119,41 @@ class _Search:
         self._expired = expired
         self._first_fit = first_fit(sizes, room)
 
-    def partition(self, bins: int, alone: Ints) -> Ints | None:
+    def partition(self, count: int, alone: Ints) -> Ints | None:
         """The best into so many bins beside those of `alone`; None if none was found that fits."""
-        if bins < 1:
-            return None if bins < 0 or len(self._sizes) else self._first_fit
-        starts = [greedy(self._sizes, bins)]
-        if int(self._first_fit.max(initial=-1)) < bins:
+        if count < 1:
+            return None if count < 0 or len(self._sizes) else self._first_fit
+        bins = Bins(count, self._room, self._ranks, alone)
+        starts = [greedy(self._sizes, count)]
+        if int(self._first_fit.max(initial=-1)) < count:
             starts.append(self._first_fit)
-        if (differenced := karmarkar_karp(self._sizes, bins, self._expired)) is not None:
+        if (differenced := karmarkar_karp(self._sizes, count, self._expired)) is not None:
             starts.append(differenced)
-        tried = [(self._cost(where, bins, alone), index) for index, where in enumerate(starts)]
-        for where in list(starts):
-            starts.append(self._descend(where, bins))
-            tried.append((self._cost(starts[-1], bins, alone), len(starts) - 1))
-        cost, best = min(tried)
-        cost, where = self._look_around(starts[best], cost, bins, alone)
+        starts += [self._descend(where, bins) for where in starts]
+        cost, best = min((self._cost(where, bins), index) for index, where in enumerate(starts))
+        cost, where = self._look_around(starts[best], cost, bins)
         return where if cost[0] == 0 else None
 
-    def _look_around(self, where: Ints, cost: tuple[int, int], bins: int, alone: Ints) -> tuple[tuple[int, int], Ints]:
+    def _look_around(self, where: Ints, cost: tuple[int, int], bins: Bins) -> tuple[tuple[int, int], Ints]:
         """Shake the best that is known and descend again. The dice are loaded: the same input has the same throws."""
         dice = np.random.default_rng(len(self._sizes))
-        total = int(self._sizes.sum() + alone.sum())
-        least = max(-(-total // self._ranks), int(max(self._sizes.max(initial=0), alone.max(initial=0))))
+        total = int(self._sizes.sum() + bins.alone.sum())
+        least = max(-(-total // self._ranks), int(max(self._sizes.max(initial=0), bins.alone.max(initial=0))))
         for _ in range(_ROUNDS):
             if self._expired() or self.steps >= _STEPS or (cost[0] == 0 and cost[1] <= least * _CLOSE_ENOUGH):
                 break
             shaken = where.copy()
             moved = dice.integers(len(shaken), size=min(len(shaken), 2 + len(shaken) // 16))
-            shaken[moved] = dice.integers(bins, size=len(moved))
+            shaken[moved] = dice.integers(bins.count, size=len(moved))
             shaken = self._descend(shaken, bins)
-            other = self._cost(shaken, bins, alone)
-            if other < cost:
+            if (other := self._cost(shaken, bins)) < cost:
                 cost, where = other, shaken
         return cost, where
 
-    def _descend(self, where: Ints, bins: int) -> Ints:
-        left = _STEPS - self.steps
-        where, taken = descend(self._sizes, where, bins, self._ranks, steps=left, expired=self._expired)
+    def _descend(self, where: Ints, bins: Bins) -> Ints:
+        where, taken = descend(self._sizes, where, bins, steps=_STEPS - self.steps, expired=self._expired)
         self.steps += taken
         return where
 
-    def _cost(self, where: Ints, bins: int, alone: Ints) -> tuple[int, int]:
-        """Tokens that do not fit, then those of the fullest rank in each micro-batch."""
-        loads = loads_of(self._sizes, where, bins)
-        sets = np.sort(np.concatenate((loads, alone)))[::-1][:: self._ranks]
-        return int(np.maximum(loads - self._room, 0).sum()), int(sets.sum())
+    def _cost(self, where: Ints, bins: Bins) -> tuple[int, int]:
+        return bins.cost(bins.loads(self._sizes, where))

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -71,36 +73,93 @@ def loads_of(sizes: Ints, where: Ints, bins: int) -> Ints:
     return np.bincount(where, weights=sizes, minlength=bins).astype(np.int64)
 
 
-def descend(sizes: Ints, where: Ints, bins: int, leaders: int, *, steps: int, expired: Expired) -> tuple[Ints, int]:
-    """Even out the bins by moving one number, or swapping two, as long as that helps one of the heaviest bins and there
-    are `steps` left. With `leaders` bins trained at a time, the heaviest of each such set is the one to help. Gives the
-    partition, and the steps that it took."""
+class Bins(NamedTuple):
+    """What numbers are put into. Bins are emptied in sets of `ranks`, heaviest first, and a set takes as long as its
+    heaviest one: that is the leader of the set."""
+
+    count: int
+    room: int
+    ranks: int
+    alone: Ints
+    """Loads of further bins, which take part in the sets and cannot be changed."""
+
+    def loads(self, sizes: Ints, where: Ints) -> Ints:
+        return loads_of(sizes, where, self.count)
+
+    def cost(self, loads: Ints) -> tuple[int, int]:
+        """What does not fit, then the sum of the leaders."""
+        leaders = np.sort(np.concatenate((loads, self.alone)))[::-1][:: self.ranks]
+        return int(np.maximum(loads - self.room, 0).sum()), int(leaders.sum())
+
+
+def descend(sizes: Ints, where: Ints, bins: Bins, *, steps: int, expired: Expired) -> tuple[Ints, int]:
+    """Move one number, or swap two, as long as that helps and there are `steps` left. Gives the partition, and the
+    steps that it took."""
     where = where.copy()
-    loads = loads_of(sizes, where, bins)
+    loads = bins.loads(sizes, where)
     for step in range(steps):
-        if expired() or not _help_one(sizes, where, loads, leaders):
+        if expired() or not _step(sizes, where, loads, bins):
             return where, step
     return where, steps
 
 
-def _help_one(sizes: Ints, where: Ints, loads: Ints, leaders: int) -> bool:
-    heavy_first = np.argsort(-loads, kind="stable")
-    return any(_help(sizes, where, loads, int(heavy)) for heavy in heavy_first[::leaders])
+def _step(sizes: Ints, where: Ints, loads: Ints, bins: Bins) -> bool:
+    if int(loads.max()) > bins.room:
+        return _change(sizes, where, loads, int(loads.argmax()), _evened)
+    sets = _Sets(loads, bins)
+    helped = (
+        _change(sizes, where, loads, heavy, partial(sets.relieved, place))
+        for place, heavy in enumerate(sets.heaviest)
+        if heavy < bins.count
+    )
+    return any(helped)
 
 
-def _help(sizes: Ints, where: Ints, loads: Ints, heavy: int) -> bool:
-    """Of all moves out of `heavy` and swaps with it, do the one after which the fuller of both bins is least full."""
+class _Sets:
+    """Which bins are emptied together, as long as none of them changes."""
+
+    def __init__(self, loads: Ints, bins: Bins) -> None:
+        every = np.concatenate((loads, bins.alone))
+        heavy_first = np.argsort(-every, kind="stable")
+        self.heaviest: list[int] = heavy_first[:: bins.ranks].tolist()
+        self._room = bins.room
+        self._set_of = np.empty(len(every), np.int64)
+        self._set_of[heavy_first] = np.arange(len(every)) // bins.ranks
+        self._leaders = every[heavy_first[:: bins.ranks]]
+        alone_in_set = np.zeros_like(self._leaders)
+        self._seconds = every[heavy_first[1 :: bins.ranks]] if bins.ranks > 1 else alone_in_set
+
+    def relieved(self, place: int, shifts: Ints, load: int, others: Ints, targets: Ints) -> Ints:
+        """By how much the sum of leaders falls if so much goes from the leader of a set to others; -1 where these
+        would overflow."""
+        lighter, heavier = np.maximum(load - shifts, self._seconds[place]), others + shifts
+        within = load - np.maximum(lighter, heavier)
+        across = load - lighter - np.maximum(heavier - self._leaders[self._set_of[targets]], 0)
+        fall = np.where(self._set_of[targets] == place, within, across)
+        return np.where(heavier > self._room, -1, fall)
+
+
+def _evened(shifts: Ints, load: int, others: Ints, targets: Ints) -> Ints:
+    """By how much the fuller of two bins falls."""
+    return load - np.maximum(load - shifts, others + shifts)
+
+
+def _change(sizes: Ints, where: Ints, loads: Ints, heavy: int, gain: Callable[[Ints, int, Ints, Ints], Ints]) -> bool:
+    """Of all moves out of `heavy` and swaps with it, do the one that gains most; of those, the one that evens most."""
     own = np.flatnonzero(where == heavy)
     partner_sizes = np.concatenate((sizes, np.zeros(len(loads), np.int64)))
-    partner_bins = np.concatenate((where, np.arange(len(loads))))
+    targets = np.concatenate((where, np.arange(len(loads))))
     shifts = sizes[own, None] - partner_sizes[None, :]
-    fuller = np.maximum(loads[heavy] - shifts, loads[partner_bins] + shifts)
-    fuller[:, partner_bins == heavy] = loads[heavy]
-    if not fuller.size or fuller.min() >= loads[heavy]:
+    load, others = int(loads[heavy]), loads[targets]
+    gains = gain(shifts, load, others, targets)
+    evening = shifts * (load - others - shifts)
+    gains = np.where((shifts > 0) & (targets != heavy) & (evening > 0), gains, -1)
+    if not gains.size or int(gains.max()) < 0:
         return False
-    row, partner = np.unravel_index(int(np.argmin(fuller)), fuller.shape)
-    item, shift, target = own[row], shifts[row, partner], partner_bins[partner]
-    where[item] = target
+    best = np.where(gains == gains.max(), evening, -1)
+    row, partner = np.unravel_index(int(best.argmax()), best.shape)
+    shift, target = shifts[row, partner], targets[partner]
+    where[own[row]] = target
     if partner < len(sizes):
         where[partner] = heavy
     loads[heavy] -= shift

@@ -87,7 +87,7 @@ class Pull:
 
     def take(self, chunk: Chunk, payload: Buffer, now: float) -> None:
         part = self._asked.pop(chunk.number, None)
-        if part is None and False:
+        if part is None:
             return
         self._heard_at = now
         if self._buffer is None:
