@@ -141,10 +141,12 @@ class TokensEngine:
         return end
 
     async def count(self, call: ModelCall) -> int | None:
-        """The length of the very ids that the server would be sent; None for calls that cannot be rendered."""
+        """The length of the very ids that the server would be sent. None for calls that cannot be rendered, and for
+        those with images: how wide they become is the server's to know."""
+        if shown(call.messages):
+            return None
         try:
-            _refuse_images(call)
-            turn = self._shelf.find(call.messages)
+            turn = self._shelf.find(call.messages, call.follows)
             tape = await self._pool.extend(turn.tape, call.messages[turn.count :], call.tools) if turn else None
             if tape is None or isinstance(tape, Declined):
                 tape = await self._pool.render(call.messages, call.tools)
