@@ -4,8 +4,8 @@
     $ python examples/trainer.py run weights --steps 5
 
 The policy is a table of one number per token, raised for tokens that did better than expected: enough to show every
-part of the loop. What matters is the order: weights are saved first, then the batch is acknowledged, then the version is
-told. A trainer that is killed in between goes on from its own weights, and no batch is trained twice or skipped.
+part of the loop. What matters is the order: weights are saved first, then the batch is acknowledged, then the version
+is told. A trainer that is killed in between goes on from its own weights, and no batch is trained twice or skipped.
 """
 
 from __future__ import annotations

@@ -129,5 +129,5 @@ def test_nothing_is_trained_twice_or_lost_whoever_is_killed(tmp_path, kills, ste
     finally:
         run.close()
     assert Counter((task, attempt) for _, task, attempt, _ in trained) == expected(steps)
-    assert Counter(step for step, *_ in trained) == {step: BATCH for step in range(1, steps + 1)}
+    assert Counter(step for step, *_ in trained) == dict.fromkeys(range(1, steps + 1), BATCH)
     assert list((tmp_path / "run" / "groups").iterdir()) == []

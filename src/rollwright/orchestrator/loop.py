@@ -82,6 +82,7 @@ class Orchestrator:
         self._seats: dict[int, asyncio.Task[None]] = {}
         self._ship: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
+        self._over = False
         self._landing = ThreadPoolExecutor(LANDING_THREADS, thread_name_prefix="landing")
 
     def __repr__(self) -> str:
@@ -112,6 +113,8 @@ class Orchestrator:
             except BaseExceptionGroup as several:
                 # The first error speaks; the others are what its cancellation did to its neighbours.
                 raise several.exceptions[0] from several
+            finally:
+                self._over = True
             self._planner.end()
             await self._checkpoint()
             return self._reporter.sum(self._planner.accounts)
@@ -216,7 +219,8 @@ class Orchestrator:
             raise
 
     def _forget_late(self, landing: asyncio.Future[Landed]) -> None:
-        if not landing.cancelled() and landing.exception() is None:
+        # After the end of the run its file stays: a later life of the run finds and settles it.
+        if not self._over and not landing.cancelled() and landing.exception() is None:
             self._landing.submit(self._storage.forget, landing.result())
 
     def _tell_pace(self, traces: Sequence[Trace]) -> None:

@@ -11,6 +11,7 @@ on the watchdog being on time: it needs the GIL too. A stall in which it could n
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 import threading
 import time
@@ -22,6 +23,11 @@ import msgspec
 
 from .cputime import ThreadMeter, ThreadUse
 from .periodic import PeriodicThread
+
+log = logging.getLogger("rollwright.telemetry")
+
+WARN_EVERY_S = 10.0
+"""A loop that is busy all the time is told of now and then, not at every turn."""
 
 
 class StallKind(StrEnum):
@@ -115,6 +121,7 @@ class StallWatchdog:
         self._due = 0.0
         self._late_s = 0.0
         self._stack: tuple[float, str] | None = None
+        self._warned_at = float("-inf")
         self._timer: asyncio.TimerHandle | None = None
         self._thread = PeriodicThread("rollwright-watchdog", self._beat_s, self._look, self._finish)
 
@@ -184,6 +191,16 @@ class StallWatchdog:
             due, came = self._gaps.popleft()
             stack = self._stack[1] if self._stack is not None and self._stack[0] == due else ""
             began = time.time() - (time.monotonic() - due)
-            self._stalls.append(Stall(started=began, duration_s=came - due, kind=kind, stack=stack))
+            stall = Stall(started=began, duration_s=came - due, kind=kind, stack=stack)
+            self._stalls.append(stall)
             self._counts[kind.value] += 1
+            self._warn(stall)
         self._stack = None
+
+    def _warn(self, stall: Stall) -> None:
+        """Told where the code is at fault and the culprit has a name."""
+        now = time.monotonic()
+        if stall.kind is not StallKind.LOOP_BLOCKED or not stall.stack or now - self._warned_at < WARN_EVERY_S:
+            return
+        self._warned_at = now
+        log.warning("the event loop was held for %.0f ms by\n%s", stall.duration_s * 1000, stall.stack)

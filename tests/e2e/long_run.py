@@ -1,0 +1,122 @@
+"""Many steps with real payloads in one process, and what its loop, its memory and its collector did meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import sys
+import threading
+import time
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from rollwright import telemetry
+from rollwright.orchestrator import OrchestrateSettings, Orchestrator, Source, SourcePlan
+from rollwright.orchestrator.policies import PolicyWatch
+from rollwright.orchestrator.transports import BatchReceiver, FileSender
+from rollwright.telemetry import LoopLagMonitor, MemoryTrimmer, rss_bytes, started
+from rollwright.wire import CallRecord, Routing, TokenSegment, Trace
+from rollwright.wire.codec import decode, encode
+
+TURNS, TOKENS, LAYERS, TOP_K = 6, 3000, 8, 4
+
+
+def payload() -> list[bytes]:
+    """A trace as it comes over a wire: frames, of which the arrays are views."""
+    rng = np.random.default_rng(0)
+    each = TOKENS // TURNS
+    calls = []
+    for turn in range(TURNS):
+        sampled = np.arange(each) >= each // 2
+        rows = rng.integers(0, 64, (each, LAYERS, TOP_K), np.uint8)
+        ids = rng.integers(0, 2**17, each, np.int32)
+        logprobs = np.where(sampled, -0.5, 0.0).astype(np.float32)
+        tokens = TokenSegment(turn - 1, ids, sampled, logprobs, Routing(turn * each, rows))
+        calls.append(CallRecord(prompt=0, reply=1, tokens=tokens))
+    return [bytes(frame) for frame in encode(Trace(task_id="", attempt=0, calls=tuple(calls)))]
+
+
+class Runner:
+    def __init__(self) -> None:
+        self._frames = payload()
+        self._version = 0
+
+    async def run_group(self, task: str, n: int, *, first_attempt: int = 0) -> list[Trace]:
+        await asyncio.sleep(0.002)
+        traces = []
+        for attempt in range(first_attempt, first_attempt + n):
+            trace = decode([bytearray(frame) for frame in self._frames], Trace)
+            calls = tuple(msgspec.structs.replace(call, policy_version=self._version) for call in trace.calls)
+            traces.append(
+                msgspec.structs.replace(trace, task_id=task, attempt=attempt, calls=calls, reward=float(attempt % 2))
+            )
+        return traces
+
+    async def tell_policy(self, version: int) -> None:
+        self._version = version
+
+
+def train(directory: Path, steps: int) -> None:
+    receiver = BatchReceiver(directory, 1)
+    for step in range(1, steps + 1):
+        batch = receiver.receive(timeout_s=120)
+        assert batch.step == step
+        receiver.ack(step)
+        receiver.publish(step)
+
+
+async def main(directory: Path, steps: int) -> None:
+    rss: list[int] = []
+    slow_collections: list[float] = []
+    began = 0.0
+
+    def collected(phase: str, info: dict[str, int]) -> None:
+        nonlocal began
+        if phase == "start":
+            began = time.thread_time()
+        elif (took := time.thread_time() - began) > 0.05:
+            slow_collections.append(took)
+
+    gc.callbacks.append(collected)
+    tasks = [f"task-{n}" for n in range(50)]
+    settings = OrchestrateSettings(output=str(directory), steps=steps, batch_size=16)
+    source = Source(SourcePlan(name="train", tasks=len(tasks), group_size=4), Runner(), tasks)
+    sender = FileSender(directory, sync=False)
+    trainer = threading.Thread(target=train, args=(directory, steps), daemon=True)
+    trainer.start()
+    async with MemoryTrimmer(), LoopLagMonitor(stall_over_s=0.05) as monitor:
+        started()
+        orchestrator = Orchestrator(
+            settings,
+            [source],
+            sender=sender,
+            policies=PolicyWatch(directory, poll_s=0.005),
+            on_step=lambda step: rss.append(rss_bytes()),
+        )
+        report = await orchestrator.run()
+        await sender.close()
+        lag, stalls, counts = monitor.snapshot(), monitor.stalls, monitor.stall_counts
+    trainer.join(30)
+    blocked = [msgspec.to_builtins(stall) for stall in stalls if stall.kind == "loop_blocked"]
+    print(
+        json.dumps(
+            {
+                "steps": report.steps,
+                "trained": report.trained,
+                "rss_early_mb": float(np.median(rss[steps // 4 : steps // 2])) / 2**20,
+                "rss_late_mb": float(np.median(rss[-steps // 4 :])) / 2**20,
+                "lag_p99_ms": lag.p99_s * 1000,
+                "blocked": blocked,
+                "stalls": counts,
+                "slow_collections": slow_collections,
+                "left": sorted(path.name for path in directory.glob("batch-*")),
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    telemetry.run(main(Path(sys.argv[1]), int(sys.argv[2])))
