@@ -214,3 +214,25 @@ def test_nothing_of_a_group_outlives_it_however_it_ends(outcomes, ending, partia
             assert not list(Kept.alive)
 
     asyncio.run(play())
+
+
+class Housed(Task):
+    asked: ClassVar[list] = []
+
+    def runtime_settings(self):
+        Housed.asked.append("box")
+        return {}
+
+    def limit_settings(self):
+        Housed.asked.append("limits")
+        return {"max_turns": 2}
+
+    async def setup(self, runtime, state):
+        state["box"] = runtime.name
+
+
+async def test_what_all_rollouts_of_a_group_stand_on_is_asked_for_once():
+    Housed.asked.clear()
+    traces = await run(Answers(), Housed(id="a", prompt="hi"), n=3)
+    assert [trace.failure for trace in traces] == [None, None, None]
+    assert sorted(Housed.asked) == ["box", "limits"]
