@@ -69,6 +69,7 @@ class Worker:
         self._leaving = False
         self._probes: set[asyncio.Task[None]] = set()
         self._quiet_ticks = 0
+        self._arrived = self._wants_to_leave = False
         self.proven = False
         """Whether it was asked to prove itself: the broker had let it in."""
         self.refused = ""
@@ -76,7 +77,9 @@ class Worker:
 
     def leave(self) -> None:
         """Finish what is here and go. The broker is told first: what it sent before it knew is run as well."""
-        self._carrier.send(Leaving())
+        self._wants_to_leave = True
+        if self._arrived:
+            self._carrier.send(Leaving())
 
     async def serve(self) -> bool:
         """Until told to leave, and everything is finished; False if the broker fell silent instead."""
@@ -90,6 +93,9 @@ class Worker:
             pulse.start()
             try:
                 self._carrier.send(Arrived(VERSION, self._address.token, order.slot, order.life, order.capacity))
+                self._arrived = True
+                if self._wants_to_leave:
+                    self.leave()
                 # Without a deadline on purpose: a worker waits for work as long as its broker lives, and the broker's
                 # death is its own.
                 await (self._until_silent() if order.slot == GUEST else self._left.wait())

@@ -123,6 +123,13 @@ async def scenario(cluster, victim, add_node, directory: Path) -> dict:
         counts = (await client.ask("status"))["counts"]
         say("a supervisor is killed")
         crashed = await one_supervisor_less(client, after)
+        say("half of the workers are sent away")
+        await client.ask("scale", str(SLICE))
+
+        async def fewer():
+            return len((await client.ask("status"))["workers"]) == SLICE
+
+        await until(fewer)
         say("the broker is killed")
         os.kill(server.broker_pid, signal.SIGKILL)
         running = asyncio.create_task(client.run(play("plain"), 999))
