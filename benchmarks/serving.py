@@ -59,6 +59,9 @@ class EmptyHost:
             each(position, self._large if job.task_id == "large" else self._small)
         return Ending()
 
+    def cancel(self, job: Job, position: int) -> bool:
+        return False
+
     def tell_policy(self, version: int) -> None:
         pass
 

@@ -55,6 +55,9 @@ class Runner:
             )
         return traces
 
+    def cancel_rollout(self, task: str, attempt: int) -> bool:
+        return False
+
     async def tell_policy(self, version: int) -> None:
         self._version = version
 

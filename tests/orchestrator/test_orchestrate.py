@@ -51,6 +51,9 @@ class ScriptedServing:
         finally:
             self.running -= 1
 
+    def cancel_rollout(self, task: str, attempt: int) -> bool:
+        return False
+
     async def tell_policy(self, version: int) -> None:
         self.versions.append(version)
 
@@ -416,6 +419,31 @@ async def test_a_group_can_be_cancelled(tmp_path):
         report = await running
     assert report.dropped == {"cancelled": 2}
     assert report.trained == 24
+
+
+async def test_one_rollout_of_a_group_can_be_cancelled(tmp_path):
+    cancelled = []
+
+    class Patient(ScriptedServing):
+        async def run_group(self, task, n, *, first_attempt=0):
+            if not cancelled:
+                assert run.cancel_rollout(0, 1)
+                assert not run.cancel_rollout(0, 2)
+                assert not run.cancel_rollout(99, 0)
+            return await super().run_group(task, n, first_attempt=first_attempt)
+
+        def cancel_rollout(self, task, attempt):
+            cancelled.append((task, attempt))
+            return True
+
+    def play(task, attempt):
+        trace = chat(1, task_id=task, attempt=attempt)
+        return msgspec.structs.replace(trace, stop=Stop.CANCELLED) if (task, attempt) in cancelled else trace
+
+    async with orchestrator(tmp_path, Patient(play)) as run:
+        report = await run.run()
+    assert len(cancelled) == 1
+    assert (report.dropped, report.trained) == ({"cancelled": 1, "run_ended": 1}, 24)
 
 
 async def test_an_engine_that_never_takes_a_version_does_not_keep_the_run_going(tmp_path):

@@ -214,3 +214,77 @@ def test_nothing_of_a_group_outlives_it_however_it_ends(outcomes, ending, partia
             assert not list(Kept.alive)
 
     asyncio.run(play())
+
+
+class Housed(Task):
+    asked: ClassVar[list] = []
+
+    def runtime_settings(self):
+        Housed.asked.append("box")
+        return {}
+
+    def limit_settings(self):
+        Housed.asked.append("limits")
+        return {"max_turns": 2}
+
+    async def setup(self, runtime, state):
+        state["box"] = runtime.name
+
+
+async def test_what_all_rollouts_of_a_group_stand_on_is_asked_for_once():
+    Housed.asked.clear()
+    traces = await run(Answers(), Housed(id="a", prompt="hi"), n=3)
+    assert [trace.failure for trace in traces] == [None, None, None]
+    assert sorted(Housed.asked) == ["box", "limits"]
+
+
+async def test_one_rollout_is_cancelled_and_the_others_are_scored():
+    waiting, go = [], asyncio.Event()
+
+    class Slow(FunctionEngine):
+        async def complete(self, call):
+            waiting.append(call)
+            await go.wait()
+            return await super().complete(call)
+
+    task = Ranked(id="a", prompt="hi")
+    async with Environment(Nothing()).serving(Slow(lambda call: "ok"), "m") as serving:
+        group = asyncio.create_task(serving.run_group(task, 3))
+        while len(waiting) < 3:
+            await asyncio.sleep(0)
+        assert serving.cancel_rollout(task, 2)
+        assert not serving.cancel_rollout(task, 7)
+        await asyncio.sleep(0)
+        assert not serving.cancel_rollout(task, 2)
+        go.set()
+        traces = await group
+    assert [trace.stop for trace in traces] == [Stop.FINISHED, Stop.FINISHED, Stop.CANCELLED]
+    assert [trace.reward for trace in traces] == [0.0, 11.0, 0.0]
+
+
+async def test_cancelling_a_group_is_not_mistaken_for_cancelling_one_of_it():
+    asked = asyncio.Event()
+
+    class Stuck(FunctionEngine):
+        async def complete(self, call):
+            asked.set()
+            await asyncio.Event().wait()
+
+    task = Ranked(id="a", prompt="hi")
+    async with Environment(Nothing()).serving(Stuck(lambda call: "ok"), "m") as serving:
+        group = asyncio.create_task(serving.run_group(task, 2))
+        await asked.wait()
+        serving.cancel_rollout(task, 0)
+        group.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await group
+
+
+async def test_calls_are_marked_with_the_version_that_was_served_when_they_began():
+    async with Environment(Nothing()).serving(FunctionEngine(lambda call: "ok"), "m") as serving:
+        versions = []
+        for version in (0, 3, 4):
+            await serving.tell_policy(version)
+            trace = await serving.run(Task(id="a", prompt="hi"), version)
+            versions.append(trace.calls[0].policy_version)
+    assert versions == [0, 3, 4]

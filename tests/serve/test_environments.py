@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from rollwright.engines import EngineConfig, open_engine
@@ -17,6 +18,7 @@ from rollwright.rollouts import Environment
 from rollwright.serve import BrokerSettings, EnvClient, EnvironmentSpec, Unserved, serving
 from rollwright.serve.environments import HOST
 from rollwright.tasks import load_tasks, make_taskset
+from rollwright.wire import Stop
 
 SOLVER = {"taskset": "reverse-text", "options": {}}
 ENGINE = EngineConfig(scripted=ScriptedConfig(solver="rollwright.tasks.oracle:solver", solver_options=SOLVER))
@@ -69,6 +71,28 @@ async def test_a_worker_whose_own_engine_died_is_replaced_and_nothing_fails():
         status = await client.ask("status")
         assert [one["life"] for one in status["workers"]] == [2]
         assert "the scripted engine died" in next(one["why"] for one in status["happenings"] if one["what"] == "died")
+
+
+async def test_one_rollout_is_cancelled_and_versions_reach_every_worker():
+    task = load_tasks(make_taskset("reverse-text", {}))[0]
+    slow = msgspec.structs.replace(ENGINE, scripted=msgspec.structs.replace(ENGINE.scripted, latency_s=1.0))
+    spec = EnvironmentSpec(taskset="reverse-text", model="scripted", engine=slow)
+    settings = BrokerSettings(workers=2, host=HOST, options=spec.encode())
+    async with serving(settings) as server, EnvClient(server.address) as client:
+        await client.tell_policy(7)
+        group = asyncio.create_task(client.run_group(task, 3))
+        while not client.cancel_rollout(task, 1):
+            await asyncio.sleep(0.01)
+        traces = await group
+        assert [trace.stop for trace in traces] == [Stop.FINISHED, Stop.CANCELLED, Stop.FINISHED]
+        assert {call.policy_version for trace in traces for call in trace.calls} == {7}
+        assert not client.cancel_rollout(task, 1)
+        await client.tell_policy(8)
+        several = await asyncio.gather(*(client.run(task, attempt) for attempt in range(10, 14)))
+        assert {call.policy_version for trace in several for call in trace.calls} == {8}
+        # A worker that comes later is told as well.
+        await client.ask("drain")
+        assert (await client.run(task, 20)).calls[0].policy_version == 8
 
 
 def rollwright(*argv, cwd):

@@ -9,11 +9,24 @@ from contextlib import asynccontextmanager
 
 import msgspec
 import pytest
+import zmq
 from serve_tasks import play
 
 from rollwright.serve import BrokerSettings, EnvClient, ServerLost, SlotSettings, serving
 from rollwright.serve.joining import join
+from rollwright.serve.launching import GUEST, WorkerOrder
 from rollwright.serve.slots import MAX_GUESTS, Phase, Slots
+from rollwright.serve.worker import Worker
+
+
+class IdleHost:
+    """Nothing to serve, and nothing wrong."""
+
+    async def probe(self):
+        return
+
+    def vitals(self):
+        return {}
 
 
 @pytest.fixture
@@ -141,6 +154,19 @@ async def test_it_finds_a_broker_that_was_born_again(house, runs):
             assert (await running).attempt == 0
         assert server.restarts == 1
         assert len(await joined(status)) == 1
+
+
+async def test_an_order_to_leave_that_comes_before_it_has_arrived_is_kept(house):
+    async with house() as (server, status, _):
+        order = WorkerOrder(GUEST, 7, server.address.encode(), "served_hosts:puppet", "{}", 1)
+        context = zmq.Context()
+        worker = Worker(order, IdleHost(), context)
+        worker.leave()
+        async with asyncio.timeout(60):
+            assert await worker.serve()
+        assert not worker.refused
+        assert [one["phase"] for one in (await status.ask("status"))["workers"]] in ([], ["leaving"])
+        await asyncio.to_thread(context.destroy, 2000)
 
 
 async def test_a_stranger_is_turned_away_at_once(house):

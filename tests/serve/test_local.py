@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rollwright.serve.launching import WorkerOrder
-from rollwright.serve.local import CALM_S, LocalLauncher
+from rollwright.serve.local import CALM_S, LocalLauncher, moves
 
 HOSTS = Path(__file__).parent / "hosts"
 
@@ -66,7 +66,7 @@ def test_when_all_is_calm_a_worker_waits_for_its_order(launcher, clock):
 def test_a_spare_that_is_stopped_is_not_used(launcher, clock):
     spare = with_a_spare(launcher, clock)
     spare.process.send_signal(signal.SIGSTOP)
-    until(lambda: not spare.moves())
+    until(lambda: not moves(spare.process.pid))
     launcher.start(WorkerOrder(1, 1, "{}", "no.such:host"))
     assert spare.process.returncode == -signal.SIGKILL
     assert until(launcher.exits)[0].slot == 1

@@ -44,6 +44,8 @@ class ServeSettings(RolloutSettings, frozen=True, kw_only=True, forbid_unknown_f
     """Rollouts that one client may have in the broker at once."""
     queue: int = 65536
     """Rollouts that may wait in the broker, over all clients."""
+    io_threads: int = 4
+    """Threads of the broker's sockets over TCP, which encrypt and decrypt, each for its share of the peers."""
     output: str = ""
     """Directory for server.json, which holds the address and its token. Empty: serve/TASKSET."""
     return_tokens: bool = False
@@ -61,8 +63,8 @@ class ServeSettings(RolloutSettings, frozen=True, kw_only=True, forbid_unknown_f
             raise UsageError(f"workers is {self.workers}; set it to 0 or more")
         if not self.address and (self.launcher == "ray" or self.keys or self.advertise):
             raise UsageError("other machines reach the server over TCP; add --address tcp://HOST:PORT")
-        for name in ("capacity", "window", "queue"):
-            check_count(name, f"--{name}", getattr(self, name))
+        for name in ("capacity", "window", "queue", "io_threads"):
+            check_count(name, "--" + name.replace("_", "-"), getattr(self, name))
 
 
 def main(argv: Sequence[str], talk: Talk) -> int:
@@ -78,6 +80,7 @@ def main(argv: Sequence[str], talk: Talk) -> int:
         options=environment_spec(settings, resolved.taskset_name, engine, tokens=settings.return_tokens).encode(),
         window=settings.window,
         queue=settings.queue,
+        io_threads=settings.io_threads,
         slots=settings.slots,
     )
     if settings.dry_run:

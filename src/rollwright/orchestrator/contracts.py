@@ -29,6 +29,10 @@ class GroupRunner(Protocol[TaskT_contra]):
         RolloutError means that nothing of the group came back. Cancelling this ends the rollouts."""
         ...
 
+    def cancel_rollout(self, task: TaskT_contra, attempt: int) -> bool:
+        """End one rollout of a group; its trace says that it was cancelled. False if it is not running."""
+        ...
+
     async def tell_policy(self, version: int) -> None:
         """The engines serve this version from now on; calls that begin later are marked with it."""
         ...

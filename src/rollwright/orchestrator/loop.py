@@ -103,6 +103,15 @@ class Orchestrator:
         self._end_seats([number] if cancelled else [])
         return cancelled
 
+    def cancel_rollout(self, number: int, member: int) -> bool:
+        """End one rollout of a group that is running; it counts as dropped, and the others go on. False if it is not
+        running."""
+        ticket = self._planner.ticket(number)
+        if ticket is None or not 0 <= member < ticket.size:
+            return False
+        source = self._sources[ticket.source]
+        return source.runner.cancel_rollout(source.tasks[ticket.task], ticket.first_attempt + member)
+
     async def run(self) -> Report:
         """Make the batches that are still to be made. GroupsFailed when tasks or engine give nothing to train on."""
         with self._landing, closing(self._storage):

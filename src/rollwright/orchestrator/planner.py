@@ -126,6 +126,10 @@ class Planner:
         self.version = max(self.version, version)
         return self._cancel_stale()
 
+    def ticket(self, number: int) -> Ticket | None:
+        """That of a group which is running."""
+        return self._running.get(number)
+
     def cancel(self, number: int, reason: str = "cancelled") -> bool:
         """Settle a running group, whose task the caller ends. False if it is not running."""
         ticket = self._stop(number)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, asynccontextmanager
 from functools import partial
+from typing import Any
 
 from rollwright.engines import Engine, prove_tokens
 from rollwright.harnesses import ChatHarness, Harness, Limits, Session
@@ -96,6 +97,8 @@ class Serving:
         self._sampling = sampling
         self._return_tokens = return_tokens
         self._running: set[asyncio.Task[Member]] = set()
+        self._seats: dict[tuple[str, int], asyncio.Task[Member]] = {}
+        self._cancelled: set[tuple[str, int]] = set()
         self._toolsets = toolsets
         self.policy_version = 0
         """What the engine serves now; see `tell_policy`."""
@@ -137,7 +140,9 @@ class Serving:
         retries = settings.retries if together and settings.partial == "wait" else 0
 
         async def seat(attempt: int) -> Member:
-            member = await seated(partial(self._rollout, ground, attempt), kept, retries)
+            member = await self._seated(
+                task.id, attempt, seated(partial(self._rollout, ground, attempt), kept, retries)
+            )
             if on_trace is not None:
                 on_trace(member.trace)
             return member
@@ -151,6 +156,31 @@ class Serving:
                     rollout.add_done_callback(self._running.discard)
             members = [rollout.result() for rollout in running]
             return await score_group(task, members, earlier, settings, ground.limits)
+
+    def cancel_rollout(self, task: Task, attempt: int) -> bool:
+        """End one rollout; the others of its group go on, and its trace says that it was cancelled. False if it is not
+        running."""
+        key = task.id, attempt
+        if key not in self._seats:
+            return False
+        self._cancelled.add(key)
+        self._seats[key].cancel()
+        return True
+
+    async def _seated(self, task_id: str, attempt: int, rollout: Coroutine[Any, Any, Member]) -> Member:
+        key, seat = (task_id, attempt), asyncio.current_task()
+        assert seat is not None
+        self._seats[key] = seat
+        try:
+            return await rollout
+        except asyncio.CancelledError:
+            # Whoever cancels the whole group at the same moment wins.
+            if key not in self._cancelled or seat.uncancel():
+                raise
+            return Member(Trace(task_id, attempt, stop=Stop.CANCELLED, trainable=False), {})
+        finally:
+            self._cancelled.discard(key)
+            self._seats.pop(key, None)
 
     async def close(self) -> None:
         """End what is still running. Idempotent."""

@@ -98,10 +98,11 @@ async def score_group(
 ) -> list[Trace]:
     """The members' traces with the group's scores. A group reward that breaks fails each of them."""
     hooks = hooks_of(type(task)).group_rewards
-    whole = [member for member in members if member.trace.failure is None]
+    # One that was cancelled on its own is no part of the group any more, and no failure of it.
+    whole = [member for member in members if member.trace.failure is None and member.trace.stop is not Stop.CANCELLED]
     if not hooks or not whole:
         return [member.trace for member in members]
-    if len(whole) < len(members) and settings.partial != "score":
+    if settings.partial != "score" and any(member.trace.failure is not None for member in members):
         return _dropped(members)
     scored = [*(Member(trace, {}) for trace in earlier), *whole]
     try:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .berths import Berths
-from .protocol import Done, Drop, Envelope, Failed, Part, Run, Submit, Trouble, Voided
+from .protocol import Done, Drop, Envelope, Failed, Part, Run, Submit, Trouble, Voided, Withdraw
 from .unread import Unread
 
 Frames = Sequence[Any]
@@ -43,6 +43,8 @@ class Request:
     holder: Peer | None = None
     crashes: int = 0
     arrived: set[int] = field(default_factory=set)
+    withdrawn: set[int] = field(default_factory=set)
+    """Rollouts that are to end as cancelled, wherever it runs."""
     over: bool = False
 
     @property
@@ -151,6 +153,18 @@ class Books:
         if request is None:
             return []
         return self._end(request, Failed(number, Trouble.CANCELLED, f"{request.asked.label} was cancelled"))
+
+    def withdraw(self, client: Peer, number: int, position: int) -> list[Letter]:
+        """One rollout of a request is not wanted any more. Its trace, which says so, comes like any other."""
+        request = self._requests.get((client, number))
+        if request is None or not 0 <= position < request.asked.rollouts or position in request.arrived:
+            return []
+        request.withdrawn.add(position)
+        return [self._withdrawal(request, position)] if request.holder is not None else []
+
+    def _withdrawal(self, request: Request, position: int) -> Letter:
+        assert request.holder is not None
+        return Letter(request.holder, Withdraw(request.ticket, position), to_worker=True)
 
     def cancel_labelled(self, label: str) -> list[Letter]:
         """End every request with this label, or every request if it is empty."""
@@ -287,6 +301,7 @@ class Books:
             del self._queue[request]
             self._queued -= request.weight
             letters.append(self._hand_over(request, seat, now))
+            letters += [self._withdrawal(request, position) for position in sorted(request.withdrawn)]
         return letters
 
     def _choose(self, request: Request) -> Seat | None:

@@ -49,6 +49,7 @@ from .protocol import (
     Told,
     Trouble,
     Welcome,
+    Withdraw,
     unpack,
 )
 from .pulse import lag_vitals, own_vitals
@@ -98,7 +99,9 @@ class Broker:
             Bounds(settings.window, settings.queue, settings.redispatches, settings.queue_bytes, settings.reply_bytes)
         )
         self.slots = Slots(settings.workers, settings.slots, clock())
-        self._orders = Orders(settings, self.books, self.slots, self._relieve, self.vitals, self._send_all, self._tell_policy)
+        self._orders = Orders(
+            settings, self.books, self.slots, self._relieve, self.vitals, self._send_all, self._tell_policy
+        )
         self._post = Post()
         self._lag = LagBook(clock(), TICK_S)
         self._clients: dict[Peer, float] = {}
@@ -177,6 +180,8 @@ class Broker:
             self._send_all(self.books.has_read(peer, said.read_bytes, self._clock()))
         elif isinstance(said, Cancel):
             self._send_all(self.books.cancel(peer, said.request))
+        elif isinstance(said, Withdraw):
+            self._send_all(self.books.withdraw(peer, said.request, said.position))
         elif isinstance(said, Ask):
             self._answer(peer, said)
         elif isinstance(said, Bye):

@@ -34,6 +34,7 @@ from .protocol import (
     Trouble,
     Unserved,
     Voided,
+    Withdraw,
     amend,
     failure_of,
 )
@@ -48,7 +49,8 @@ OnTrace = Callable[[Trace], None]
 class _Pending:
     """A request that waits for its end."""
 
-    def __init__(self, asked: Submit, frames: Sequence[Buffer], on_trace: OnTrace | None) -> None:
+    def __init__(self, job: Job, asked: Submit, frames: Sequence[Buffer], on_trace: OnTrace | None) -> None:
+        self.task_id, self.attempts = job.task_id, job.attempts
         self.asked = asked
         self.frames = frames
         self.on_trace = on_trace
@@ -198,7 +200,7 @@ class EnvClient:
     ) -> list[Trace]:
         left_s = max(deadline - asyncio.get_running_loop().time(), 0.001)
         asked = Submit(0, len(job.attempts), label[:500], left_s, "", together=together)
-        pending = _Pending(asked, encode(job), on_trace)
+        pending = _Pending(job, asked, encode(job), on_trace)
         self._submit(pending)
         try:
             # The broker keeps the deadline; this one is for a broker that does not.
@@ -210,6 +212,16 @@ class EnvClient:
             self._turned_away.discard(pending)
             if self._pending.pop(pending.asked.request, None) is not None and not self._closed:
                 self._link.send(Cancel(pending.asked.request))
+
+    def cancel_rollout(self, task: Task, attempt: int) -> bool:
+        """End one rollout; the others of its group go on, and its trace says that it was cancelled. False if it was
+        not asked for, or has come back."""
+        for number, pending in self._pending.items():
+            if pending.task_id == task.id and attempt in pending.attempts:
+                position = pending.attempts.index(attempt)
+                self._link.send(Withdraw(number, position))
+                return position not in pending.traces
+        return False
 
     async def tell_policy(self, version: int, *, timeout_s: float = 30.0) -> None:
         """The engines serve this policy version from now on; workers mark the calls that begin later with it, where

@@ -95,6 +95,12 @@ class EnvironmentHost:
         if self._prove:
             await self._engine.probe()
 
+    def cancel(self, job: Job, position: int) -> bool:
+        task = self._tasks.get(job.task_id)
+        if task is None or not 0 <= position < len(job.attempts):
+            return False
+        return self._serving.cancel_rollout(task, job.attempts[position])
+
     def tell_policy(self, version: int) -> None:
         self._serving.policy_version = version
 

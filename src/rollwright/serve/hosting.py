@@ -29,6 +29,10 @@ class Host(Protocol):
         nothing can run here any more, such as after the death of an engine that is the worker's own."""
         ...
 
+    def cancel(self, job: Job, position: int) -> bool:
+        """End one rollout of a job; its trace says so. False if it is not running, or not yet."""
+        ...
+
     def tell_policy(self, version: int) -> None:
         """The engines serve this policy version from now on."""
         ...

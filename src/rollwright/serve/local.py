@@ -71,23 +71,11 @@ class _Running:
 
     def computing(self) -> bool:
         """Whether it used a CPU since this was asked last."""
-        fields = self._stat()
-        if not _moves(fields):
+        fields = _stat(self.process.pid)
+        if not _is_moving(fields):
             return False
         before, self._cpu_ticks = self._cpu_ticks, int(fields[11]) + int(fields[12])
         return self._cpu_ticks > before
-
-    def moves(self) -> bool:
-        """Whether it is neither stopped nor dead."""
-        return _moves(self._stat())
-
-    def _stat(self) -> list[bytes]:
-        """What the kernel says of it from its state on; nothing if it is gone."""
-        try:
-            with open(f"/proc/{self.process.pid}/stat", "rb") as stat:
-                return stat.read().rpartition(b")")[2].split()
-        except OSError:
-            return []
 
     def kill(self) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -122,7 +110,7 @@ class LocalLauncher:
 
     def start(self, order: WorkerOrder) -> None:
         worker, self._spare = self._spare, None
-        if worker is not None and not worker.moves():
+        if worker is not None and not moves(worker.process.pid):
             _end(worker)
             worker = None
         self._running[order.slot, order.life] = worker = worker or _spawned(order.host)
@@ -182,8 +170,22 @@ def _spawned(host: str) -> _Running:
     return _Running(process)
 
 
-def _moves(stat: list[bytes]) -> bool:
+def moves(pid: int) -> bool:
+    """Whether a process is neither stopped nor dead."""
+    return _is_moving(_stat(pid))
+
+
+def _is_moving(stat: list[bytes]) -> bool:
     return bool(stat) and stat[0] not in (b"T", b"t", b"Z", b"X")
+
+
+def _stat(pid: int) -> list[bytes]:
+    """What the kernel says of a process from its state on; nothing if it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            return stat.read().rpartition(b")")[2].split()
+    except OSError:
+        return []
 
 
 def _end(running: _Running) -> None:

@@ -4,9 +4,9 @@ A message is an envelope and, behind it, frames that belong to the two ends. The
 frames on unread, so what it costs does not depend on what is inside. Envelopes are msgpack arrays of a few numbers and
 words; anything else is a WireError, and the peer that sent it is told so and loses nothing but that message.
 
-    client -> broker   Hello, Submit [job], Cancel, Ask, Tick, Bye
+    client -> broker   Hello, Submit [job], Cancel, Withdraw, Ask, Tick, Bye
     broker -> client   Welcome, Part [trace], Done [ending], Voided, Failed, Told [answer], Refused, Tick
-    broker -> worker   Probe, Run [job], Drop, Leave, Policy, Refused, Tick
+    broker -> worker   Probe, Run [job], Drop, Withdraw, Leave, Policy, Refused, Tick
     worker -> broker   Arrived, Probed, Leaving, Part [trace], Done [ending], Failed
     worker -> pulse    Beat [vitals]
 """
@@ -67,6 +67,14 @@ class Submit(Envelope, frozen=True):
 
 class Cancel(Envelope, frozen=True):
     request: int
+
+
+class Withdraw(Envelope, frozen=True):
+    """One rollout of a request is not wanted any more; the others go on."""
+
+    request: int
+    """To a worker: its ticket."""
+    position: int
 
 
 class Ask(Envelope, frozen=True):
@@ -196,9 +204,9 @@ class Beat(Envelope, frozen=True):
     """Where the loop stands, once it is late."""
 
 
-FromClient = Hello | Submit | Cancel | Ask | Tick | Bye
+FromClient = Hello | Submit | Cancel | Withdraw | Ask | Tick | Bye
 ToClient = Welcome | Part | Done | Voided | Failed | Told | Refused | Tick
-ToWorker = Probe | Run | Drop | Leave | Policy | Refused | Tick
+ToWorker = Probe | Run | Drop | Withdraw | Leave | Policy | Refused | Tick
 FromWorker = Arrived | Probed | Leaving | Part | Done | Failed
 
 _ENCODER = msgspec.msgpack.Encoder()

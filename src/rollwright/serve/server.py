@@ -24,6 +24,7 @@ from rollwright.engines.child import Child
 from rollwright.wire import UsageError
 
 from .client import EnvClient
+from .local import moves
 from .protocol import ServerLost, Unserved
 from .settings import ORDER, BrokerOrder, BrokerSettings
 from .wiring import Address, Keys, local_locks, tcp_locks
@@ -34,6 +35,8 @@ START_TIMEOUT_S = 120.0
 MAX_RESTARTS = 5
 LOG_LINES = 200
 MAX_PAUSE_S = 1.0
+MISSED_ANSWERS = 5
+"""So many in a row, each waited for two seconds, and the broker is away."""
 
 
 class Server:
@@ -138,15 +141,19 @@ class Server:
             await asyncio.gather(dying, silence, return_exceptions=True)
 
     async def _until_silent(self) -> None:
-        """Ask it for its status until it does not answer: a stopped process is as good as a dead one."""
+        """Ask it for its status until it does not answer: a stopped process is as good as a dead one. One that is only
+        slow, on a machine that has too much to do, is given more time."""
+        missed = 0
         client = EnvClient(self.address, ready_timeout_s=0.0)
         await client.connect()
         try:
-            while True:
-                await client.ask("status", timeout_s=2.0)
-                await asyncio.sleep(0.5)
-        except Unserved:
-            return
+            while missed < MISSED_ANSWERS and (not missed or moves(self.broker_pid)):
+                try:
+                    await client.ask("status", timeout_s=2.0)
+                    missed = 0
+                    await asyncio.sleep(0.5)
+                except Unserved:
+                    missed += 1
         finally:
             await client.close()
 

@@ -46,6 +46,7 @@ from .protocol import (
     Run,
     ToWorker,
     Trouble,
+    Withdraw,
 )
 from .pulse import Pulse, lag_vitals, own_vitals
 from .wiring import Address, connected
@@ -54,6 +55,7 @@ log = logging.getLogger("rollwright.serve.worker")
 
 MAX_ERROR_CHARS = 4000
 TICK_S = 0.5
+WITHDRAW_AGAIN_S, WITHDRAW_TRIES = 0.05, 20
 QUIET_TICKS = 6
 """The broker speaks as often as we tick; so many ticks without a word mean that it is gone or has given us up."""
 
@@ -65,11 +67,13 @@ class Worker:
         self._address = Address.decode(order.address)
         self._context = context
         self._running: dict[int, asyncio.Task[None]] = {}
+        self._jobs: dict[int, Job] = {}
         self._counts = {"done": 0, "failed": 0, "dropped": 0}
         self._left = asyncio.Event()
         self._leaving = False
         self._probes: set[asyncio.Task[None]] = set()
         self._quiet_ticks = 0
+        self._arrived = self._wants_to_leave = False
         self.proven = False
         """Whether it was asked to prove itself: the broker had let it in."""
         self.refused = ""
@@ -77,7 +81,9 @@ class Worker:
 
     def leave(self) -> None:
         """Finish what is here and go. The broker is told first: what it sent before it knew is run as well."""
-        self._carrier.send(Leaving())
+        self._wants_to_leave = True
+        if self._arrived:
+            self._carrier.send(Leaving())
 
     async def serve(self) -> bool:
         """Until told to leave, and everything is finished; False if the broker fell silent instead."""
@@ -91,6 +97,9 @@ class Worker:
             pulse.start()
             try:
                 self._carrier.send(Arrived(VERSION, self._address.token, order.slot, order.life, order.capacity))
+                self._arrived = True
+                if self._wants_to_leave:
+                    self.leave()
                 # Without a deadline on purpose: a worker waits for work as long as its broker lives, and the broker's
                 # death is its own.
                 await (self._until_silent() if order.slot == GUEST else self._left.wait())
@@ -127,6 +136,8 @@ class Worker:
             task = asyncio.create_task(self._probe(said.nonce), name="probe")
             self._probes.add(task)
             task.add_done_callback(self._probes.discard)
+        elif isinstance(said, Withdraw):
+            self._withdraw(said, WITHDRAW_TRIES)
         elif isinstance(said, Policy):
             self._host.tell_policy(said.version)
         elif isinstance(said, Leave):
@@ -148,8 +159,17 @@ class Worker:
         self._running[said.ticket] = task
         task.add_done_callback(lambda _: self._over(said.ticket))
 
+    def _withdraw(self, said: Withdraw, tries: int) -> None:
+        """A rollout that has not begun yet is ended when it has."""
+        job = self._jobs.get(said.request)
+        if job is not None and self._host.cancel(job, said.position):
+            return
+        if said.request in self._running and tries:
+            asyncio.get_running_loop().call_later(WITHDRAW_AGAIN_S, self._withdraw, said, tries - 1)
+
     def _over(self, ticket: int) -> None:
         self._running.pop(ticket, None)
+        self._jobs.pop(ticket, None)
         self._leave_if_idle()
 
     def _leave_if_idle(self) -> None:
@@ -159,7 +179,7 @@ class Worker:
     async def _work(self, said: Run, frames: Sequence[Buffer]) -> None:
         ticket = said.ticket
         try:
-            job = decode(frames, Job)
+            self._jobs[ticket] = job = decode(frames, Job)
             positions = [position for position in range(len(job.attempts)) if position not in said.skip]
             parts = _Parts(self._carrier, ticket, len(positions))
             async with asyncio.timeout(said.timeout_s):

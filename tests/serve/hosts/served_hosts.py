@@ -39,6 +39,9 @@ class PuppetHost:
         if (self._directory / "probe-fails").exists():
             raise RuntimeError("there is nothing to serve")
 
+    def cancel(self, job: Job, position: int) -> bool:
+        return False
+
     def tell_policy(self, version: int) -> None:
         pass
 

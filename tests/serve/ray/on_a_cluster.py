@@ -65,6 +65,23 @@ async def ready(client, count):
     return await until(look)
 
 
+async def one_supervisor_less(client, workers) -> int:
+    """Kill the process that keeps some of the workers. Ray starts it again, and it gets as many; returns how many went
+    with it."""
+    parent = int(Path(f"/proc/{int(workers[0]['vitals']['pid'])}/stat").read_text().rpartition(")")[2].split()[1])
+    mine = set(descendants(parent))
+    gone = {int(worker["vitals"]["pid"]) for worker in workers if int(worker["vitals"]["pid"]) in mine}
+    os.kill(parent, signal.SIGKILL)
+
+    async def replaced():
+        found = await client.ask("status")
+        pids = {int(one["vitals"].get("pid", 0)) for one in found["workers"] if one["phase"] == "ready"}
+        return len(pids) == len(workers) and not pids & gone
+
+    await until(replaced)
+    return len(gone)
+
+
 async def scenario(cluster, victim, add_node, directory: Path) -> dict:
     from rollwright.serve import BrokerSettings, EnvClient, serving
     from rollwright.serve.ray.settings import RaySettings
@@ -104,6 +121,20 @@ async def scenario(cluster, victim, add_node, directory: Path) -> dict:
         add_node()  # Ray wants the main thread, so this loop stands still meanwhile.
         after = await ready(client, 2 * SLICE)
         counts = (await client.ask("status"))["counts"]
+        say("a supervisor is killed")
+        crashed = await one_supervisor_less(client, after)
+        say("half of the workers are sent away")
+        await client.ask("scale", str(SLICE))
+
+        async def fewer():
+            return len((await client.ask("status"))["workers"]) == SLICE
+
+        await until(fewer)
+        say("the broker is killed")
+        os.kill(server.broker_pid, signal.SIGKILL)
+        running = asyncio.create_task(client.run(play("plain"), 999))
+        assert (await running).attempt == 999
+        say("another broker has answered")
         last = await client.run(play("plain"), 1000)
         return {
             "attempts": sorted(trace.attempt for trace in traces),
@@ -114,6 +145,8 @@ async def scenario(cluster, victim, add_node, directory: Path) -> dict:
             "notice_s": max(one["at"] for one in died) - killed_at,
             "survivors_lived": survivors <= {int(worker["vitals"]["pid"]) for worker in before},
             "after": len(after),
+            "crashed": crashed,
+            "restarts": server.restarts,
             "join_s": time.monotonic() - joined_at,
             "last": last.attempt,
             "encrypted": bool(server.address.server_key),

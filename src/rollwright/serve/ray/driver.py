@@ -46,7 +46,7 @@ class Driver:
         self._actors: dict[int, Any] = {}
         self._asked: dict[int, Any] = {}
         self._waiting: deque[WorkerOrder] = deque()
-        self._started = 0
+        self._wanted = self._started = 0
         self._next_state = 0.0
         self._make: Any = ray.remote(concurrency_groups={CONTROL: 2})(Supervisor)
 
@@ -55,12 +55,12 @@ class Driver:
         while not orders.ended:
             select.select([descriptor], [], [], STATE_S / 2)
             for said in orders.read():
-                self._obey(said, time.monotonic())
+                self._obey(said)
             self.turn(time.monotonic())
 
-    def _obey(self, said: ToDriver, now: float) -> None:
+    def _obey(self, said: ToDriver) -> None:
         if isinstance(said, Want):
-            self._resize(said.workers, now)
+            self._wanted = said.workers
         elif isinstance(said, Start):
             self._started += 1
             self._waiting.append(said.order)
@@ -71,6 +71,7 @@ class Driver:
         self._hear(now)
         for slice in self._slices.silent(now):
             self._give_up(slice, f"node {slice.node[:8]} fell silent for {now - slice.heard_at:.1f} s", now)
+        self._resize(now)
         self._place(now)
         for slice in self._slices.all:
             self._ask(slice, now)
@@ -81,8 +82,8 @@ class Driver:
             room = self._slices.room(now) - len(self._waiting)
             self._say(State(max(room, 0), self._started, self._slices.computing(now)))
 
-    def _resize(self, workers: int, now: float) -> None:
-        added, gone = self._slices.resize(workers, now)
+    def _resize(self, now: float) -> None:
+        added, gone = self._slices.resize(self._wanted, now)
         for slice in added:
             self._actors[slice.number] = self._supervisor(now)
         for slice in gone:
