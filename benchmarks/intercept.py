@@ -2,12 +2,13 @@
 function, the engine are other processes.
 
     python -m benchmarks.intercept --sessions 32 --turns 50 --json
-    python -m benchmarks.intercept --stream --chunks 100 --json
+    python -m benchmarks.intercept --stream --chunks 100 --json        (and with --bare)
     python -m benchmarks.intercept --sessions 1 --turns 800 --tool-kb 4 --json
 
 The first is requests of programs that send their whole history each turn. The second is streams from an engine that
 sends its pieces at a steady pace; while they run, as many streams go to the engine directly, and what the interceptor
-adds is the difference between the two, quantile by quantile. The third is one long conversation.
+adds is the difference between the two, quantile by quantile; with `--bare`, a relay that reads nothing is measured in
+the interceptor's place. The third is one long conversation.
 """
 
 from __future__ import annotations
@@ -50,10 +51,10 @@ async def _requests(sessions: int, turns: int, tool_kb: float, engine_url: str) 
     return {**figures, "received_mb": sum(sent) / 2**20, **_lag(seen)}
 
 
-async def _streams(sessions: int, chunks: int, interval_s: float, rounds: int) -> dict[str, float]:
+async def _streams(sessions: int, chunks: int, interval_s: float, rounds: int, kind: str) -> dict[str, float]:
     async with (
         ticking(Pace(chunks, interval_s)) as engine_url,
-        doorway(Setup(engine_url=engine_url, rollouts=sessions, concurrent=sessions)) as way,
+        doorway(Setup(engine_url=engine_url, rollouts=sessions, concurrent=sessions), kind) as way,
     ):
         doors = [await _opened(way) for _ in range(sessions)]
         carried = [Listener(door.url, door.key) for door in doors]
@@ -116,7 +117,8 @@ _BOUNDS: dict[str, Target] = {
 
 async def _measure(options: argparse.Namespace) -> dict[str, float]:
     if options.stream:
-        return await _streams(options.sessions or 256, options.chunks, options.interval_ms / 1e3, options.rounds)
+        kind, interval_s = "bare" if options.bare else "worker", options.interval_ms / 1e3
+        return await _streams(options.sessions or 256, options.chunks, interval_s, options.rounds, kind)
     sessions = options.sessions or 32
     if options.engine == "function":
         return await _requests(sessions, options.turns, options.tool_kb, "")
@@ -134,10 +136,11 @@ def main() -> None:
     parser.add_argument("--chunks", type=int, default=100, help="Pieces of a stream.")
     parser.add_argument("--interval-ms", type=float, default=100.0, help="Time between two pieces of a stream.")
     parser.add_argument("--rounds", type=int, default=2, help="Streams of each rollout.")
+    parser.add_argument("--bare", action="store_true", help="Measure a relay of bytes instead: the least it could be.")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     figures = run(_measure(options))
-    targets = {key: bound for key, bound in _BOUNDS.items() if key in figures}
+    targets = {} if options.bare else {key: bound for key, bound in _BOUNDS.items() if key in figures}
     report("intercept", figures, targets, as_json=options.json)
 
 

@@ -73,11 +73,14 @@ async def asked_for(stream):
 
 
 async def played(events, ear):
-    """Tell an ear the events of a generator, as an engine does."""
+    """Tell an ear the events of a generator, as an engine does. One that has told its end is not cancelled."""
+    end = None
     async with aclosing(events):
         async for event in events:
             if isinstance(event, End):
-                return event
-            if not ear.hear(event):
+                end = event
+            elif not ear.hear(event):
                 await ear.ready()
-    raise EngineUnavailable("the stream was cut before its end")
+    if end is None:
+        raise EngineUnavailable("the stream was cut before its end")
+    return end

@@ -171,9 +171,9 @@ class Doorway:
 
 
 @asynccontextmanager
-async def doorway(setup: Setup) -> AsyncIterator[Doorway]:
-    """A worker process of its own."""
-    argv = [sys.executable, "-m", "benchmarks.doors.worker", msgspec.json.encode(setup).decode()]
+async def doorway(setup: Setup, kind: str = "worker") -> AsyncIterator[Doorway]:
+    """A worker process of its own, or what stands in its place."""
+    argv = [sys.executable, "-m", f"benchmarks.doors.{kind}", msgspec.json.encode(setup).decode()]
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*argv, stdin=pipe, stdout=pipe, limit=2**24, env={**os.environ})
     door = Doorway(process)

@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 from aiohttp import web
 
-from ears import asked_for, events_from
+from ears import Keeping, asked_for, events_from
 from engines.fake_endpoint import ANSWER, CALL, CHAT, answer, cut, failing, stream_bytes, streaming
 from rollwright.wire import (
     EngineRefused,
@@ -20,6 +20,7 @@ from rollwright.wire import (
     ModelCall,
     Sampling,
     TextDelta,
+    WireError,
     reply_of,
     user,
 )
@@ -320,6 +321,21 @@ async def test_leaving_a_stream_early_drops_its_connection(relay, endpoint) -> N
         assert engine.stats.in_flight == 1
     await asyncio.wait_for(endpoint.gone.wait(), 10)
     assert engine.stats.in_flight == 0
+
+
+async def test_a_listener_that_fails_hears_its_own_error(relay, endpoint) -> None:
+    """It is not the engine's, so nothing is asked for again."""
+
+    class Broken(Keeping):
+        def hear(self, delta):
+            raise WireError("this cannot be told on")
+
+    endpoint.default = streaming(stream_bytes()[:2], endpoint.stall)
+    engine = relay()
+    with pytest.raises(WireError, match="told on"):
+        await engine.stream(CALL, Broken())
+    await asyncio.wait_for(endpoint.gone.wait(), 10)
+    assert (engine.stats.attempts, engine.stats.in_flight) == (1, 0)
 
 
 async def test_the_end_of_a_stream_holds_nothing(relay, endpoint) -> None:

@@ -15,6 +15,7 @@ from rollwright.intercept import InterceptConfig, Interceptor
 from rollwright.traces import LiveTrace
 from rollwright.wire import End, Finish, TextDelta, Usage, reply_of
 
+_TEST_S = 60
 PATHS = {name: dialect.path for name, dialect in DIALECTS.items()}
 
 
@@ -93,6 +94,8 @@ async def rigged(engine=None, *, limits=None, trace=None, config=None, intercept
     engine = engine or PuppetEngine()
     session = Session(engine, trace or LiveTrace("t", 0), model="m", limits=limits or Limits(max_turns=None), **options)
     async with (
+        # A law that is broken may show as an answer that never comes.
+        asyncio.timeout(_TEST_S),
         interceptor or Interceptor(config or InterceptConfig()) as server,
         server.admit(session) as door,
         aiohttp.ClientSession() as client,

@@ -23,14 +23,12 @@ class ChatJob:
     def client(self, door, kind, **options):
         return kind.openai(base_url=f"{door.url}/v1", api_key=door.key, **options)
 
-    def opening(self):
+    def opening(self, picture=True):
         url = {"url": f"data:image/png;base64,{PICTURE}"}
+        shown = [{"type": "image_url", "image_url": url}] if picture else []
         return [
             {"role": "system", "content": "Be brief."},
-            {
-                "role": "user",
-                "content": [{"type": "text", "text": "What is this?"}, {"type": "image_url", "image_url": url}],
-            },
+            {"role": "user", "content": [{"type": "text", "text": "What is this?"}, *shown]},
         ]
 
     def ask(self, client, history):
@@ -38,6 +36,13 @@ class ChatJob:
 
     def ask_stream(self, client, history):
         return client.chat.completions.stream(model="gpt-any", messages=history, tools=self.tools, temperature=0.5)
+
+    def say(self, client, words, stream):
+        asked = [{"role": "user", "content": words}]
+        return client.chat.completions.create(model="gpt-any", messages=asked, stream=stream)
+
+    def piece(self, event):
+        return event.choices[0].delta.content or "" if event.choices else ""
 
     def heard(self, answer):
         return answer.choices[0].message
@@ -63,17 +68,12 @@ class ResponsesJob:
 
     client = ChatJob.client
 
-    def opening(self):
+    def opening(self, picture=True):
         url = f"data:image/png;base64,{PICTURE}"
+        shown = [{"type": "input_image", "image_url": url, "detail": "auto"}] if picture else []
         return [
             {"role": "system", "content": "Be brief."},
-            {
-                "role": "user",
-                "content": [
-                    {"type": "input_text", "text": "What is this?"},
-                    {"type": "input_image", "image_url": url, "detail": "auto"},
-                ],
-            },
+            {"role": "user", "content": [{"type": "input_text", "text": "What is this?"}, *shown]},
         ]
 
     def ask(self, client, history):
@@ -81,6 +81,12 @@ class ResponsesJob:
 
     def ask_stream(self, client, history):
         return client.responses.stream(model="gpt-any", input=history, tools=self.tools, temperature=0.5)
+
+    def say(self, client, words, stream):
+        return client.responses.create(model="gpt-any", input=words, stream=stream)
+
+    def piece(self, event):
+        return event.delta if event.type == "response.output_text.delta" else ""
 
     def heard(self, answer):
         return answer
@@ -111,14 +117,10 @@ class MessagesJob:
     def client(self, door, kind, **options):
         return kind.anthropic(base_url=door.url, api_key=door.key, **options)
 
-    def opening(self):
+    def opening(self, picture=True):
         source = {"type": "base64", "media_type": "image/png", "data": PICTURE}
-        return [
-            {
-                "role": "user",
-                "content": [{"type": "text", "text": "What is this?"}, {"type": "image", "source": source}],
-            }
-        ]
+        shown = [{"type": "image", "source": source}] if picture else []
+        return [{"role": "user", "content": [{"type": "text", "text": "What is this?"}, *shown]}]
 
     def _asking(self, history):
         return {
@@ -134,6 +136,13 @@ class MessagesJob:
 
     def ask_stream(self, client, history):
         return client.messages.stream(**self._asking(history))
+
+    def say(self, client, words, stream):
+        asked = [{"role": "user", "content": words}]
+        return client.messages.create(model="claude-any", max_tokens=500, messages=asked, stream=stream)
+
+    def piece(self, event):
+        return event.delta.text if event.type == "content_block_delta" and event.delta.type == "text_delta" else ""
 
     def heard(self, answer):
         return answer
@@ -162,10 +171,10 @@ class Async:
 JOBS = {job.dialect: job for job in (ChatJob(), ResponsesJob(), MessagesJob())}
 
 
-def work(job, door, *, stream, **options):
+def work(job, door, *, stream, picture=True, **options):
     """The whole job with the blocking client. Returns the last text and how many tools were called at once."""
-    with job.client(door, Sync, max_retries=0, timeout=30, **options) as client:
-        history, tools = job.opening(), 0
+    with job.client(door, Sync, **{"max_retries": 0, "timeout": 30, **options}) as client:
+        history, tools = job.opening(picture), 0
         while True:
             if stream:
                 with job.ask_stream(client, history) as events:
@@ -180,9 +189,9 @@ def work(job, door, *, stream, **options):
             history, tools = [*history, *more], max(tools, called)
 
 
-async def work_async(job, door, *, stream, **options):
-    async with job.client(door, Async, max_retries=0, timeout=30, **options) as client:
-        history, tools = job.opening(), 0
+async def work_async(job, door, *, stream, picture=True, **options):
+    async with job.client(door, Async, **{"max_retries": 0, "timeout": 30, **options}) as client:
+        history, tools = job.opening(picture), 0
         while True:
             if stream:
                 async with job.ask_stream(client, history) as events:
@@ -195,3 +204,16 @@ async def work_async(job, door, *, stream, **options):
             if not called:
                 return job.text(message), tools
             history, tools = [*history, *more], max(tools, called)
+
+
+def say(job, door, words, *, stream, timeout=60, max_retries=0):
+    """What the model says to a few words, whichever they are."""
+    with job.client(door, Sync, max_retries=max_retries, timeout=timeout) as client:
+        answer = job.say(client, words, stream)
+        return "".join(map(job.piece, answer)) if stream else job.text(job.heard(answer))
+
+
+async def say_async(job, door, words, *, stream, timeout=60, max_retries=0):
+    async with job.client(door, Async, max_retries=max_retries, timeout=timeout) as client:
+        answer = await job.say(client, words, stream)
+        return "".join([job.piece(event) async for event in answer]) if stream else job.text(job.heard(answer))

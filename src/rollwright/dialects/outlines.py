@@ -17,6 +17,7 @@ import orjson
 from rollwright.wire import WireError
 
 from .jsontext import read
+from .steps import STEP_BYTES, STEP_ELEMENTS, Steps
 
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ELEMENTS = msgspec.json.Decoder(list[msgspec.Raw])
@@ -40,20 +41,28 @@ class Outline(NamedTuple):
     """All from the bracket that closes the list."""
 
 
-def outline(body: bytes, field: str, what: str) -> Outline:
+def outline(body: bytes, field: str, what: str) -> Steps[Outline]:
     """The outline of a whole body. A `field` that is no list is no failure: it belongs to what follows."""
     _check_text(body, 0, what)
+    large = len(body) > STEP_BYTES
+    if large:
+        yield
     fields = read(_FIELDS, body, what)
+    if large:
+        yield
     value = fields.get(field)
     if value is None:
         raise WireError(f"{what} does not parse: Object missing required field `{field}`")
     if bytes(memoryview(value)[:1]) != b"[":
         return Outline(b"", [], [], body)
     begin = _value_of(body, fields, field, what) + 1
-    return _listed(body[:begin], body, begin, 0, read(_ELEMENTS, value, what))
+    elements = read(_ELEMENTS, value, what)
+    if large:
+        yield
+    return (yield from _listed(body[:begin], body, begin, 0, elements))
 
 
-def outline_rest(head: bytes, rest: bytes, at: int, what: str) -> Outline:
+def outline_rest(head: bytes, rest: bytes, at: int, what: str) -> Steps[Outline]:
     """The outline from a border of the list: after its opening bracket or after one of its elements. `rest` is what
     stands from there, and `at` the offset of the border."""
     _check_text(rest, at, what)
@@ -68,7 +77,9 @@ def outline_rest(head: bytes, rest: bytes, at: int, what: str) -> Outline:
         raise WireError(told) from error
     if at != len(head):
         del elements[0]
-    return _listed(head, text, len(before), shift, elements)
+    if len(rest) > STEP_BYTES:
+        yield
+    return (yield from _listed(head, text, len(before), shift, elements))
 
 
 def _check_text(body: bytes, shift: int, what: str) -> None:
@@ -100,11 +111,13 @@ def named_twice(what: str) -> WireError:
     return WireError(f"{what} names a field twice, so that readers would not agree on what it says")
 
 
-def _listed(head: bytes, text: bytes, at: int, shift: int, elements: list[msgspec.Raw]) -> Outline:
-    ends = []
+def _listed(head: bytes, text: bytes, at: int, shift: int, elements: list[msgspec.Raw]) -> Steps[Outline]:
+    ends: list[int] = []
     for element in elements:
         at = _after_gap(text, at) + len(memoryview(element))
         ends.append(at + shift)
+        if not len(ends) % (8 * STEP_ELEMENTS):
+            yield
     return Outline(head, elements, ends, text[_after_gap(text, at) :])
 
 

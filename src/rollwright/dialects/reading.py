@@ -10,6 +10,7 @@ from .forms import Around, Form, Group, Noted, Settings
 from .images import Images
 from .outlines import Outline, outline
 from .sources import Listing, Written
+from .steps import STEP_BYTES, STEP_ELEMENTS, Steps, at_once
 
 
 class Chapter(NamedTuple):
@@ -22,10 +23,10 @@ class Chapter(NamedTuple):
 
 def read_request(form: Form, body: bytes, images: Images) -> ModelCall:
     """One request on its own, as a dialect's `read_request` promises."""
-    drawn = outline(body, form.field, form.what)
+    drawn = at_once(outline(body, form.field, form.what))
     settings = form.settings(outer_of(drawn))
     listing = Listing(drawn.head)
-    for chapter in chapters(form, drawn, body[len(drawn.head) :], len(drawn.head), 0, Around(images)):
+    for chapter in at_once(chapters(form, drawn, body[len(drawn.head) :], len(drawn.head), 0, Around(images))):
         listing.add(*chapter)
     return call_of(form, listing, settings)
 
@@ -35,16 +36,20 @@ def outer_of(drawn: Outline) -> bytes:
     return drawn.head + drawn.after
 
 
-def chapters(form: Form, drawn: Outline, rest: bytes, at: int, first: int, around: Around) -> list[Chapter]:
+def chapters(form: Form, drawn: Outline, rest: bytes, at: int, first: int, around: Around) -> Steps[list[Chapter]]:
     """The groups of an outline. `rest` is the body from its offset `at` on, which is the border that the outline begins
     at; the first element there has the index `first` in the list."""
-    found = []
+    found: list[Chapter] = []
     begin, number = at, 0
+    rested_at, rested_number = at, 0
     for group in form.groups(drawn.elements, first, around):
         number += group.elements
         end = drawn.ends[number - 1]
         found.append(Chapter(rest[begin - at : end - at], group, around.take_noted()))
         begin = end
+        if end - rested_at > STEP_BYTES or number - rested_number > STEP_ELEMENTS:
+            rested_at, rested_number = end, number
+            yield
     return found
 
 

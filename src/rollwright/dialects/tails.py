@@ -20,8 +20,9 @@ from .forms import Around, Form, Settings
 from .images import Images
 from .matching import Match
 from .outlines import outline, outline_rest
-from .reading import Chapter, call_of, chapters, outer_of
+from .reading import call_of, chapters, outer_of
 from .sources import Listing
+from .steps import STEP_ELEMENTS, Steps, at_once
 
 BUDGET_BYTES = 32 * 2**20
 _MAX_LISTINGS = 16
@@ -88,21 +89,34 @@ class Tails:
 
     # For intakes.
 
-    def _read_whole(self, form: Form, body: bytes) -> Reading:
-        drawn = outline(body, form.field, form.what)
+    def _read_whole(self, form: Form, body: bytes) -> Steps[Reading]:
+        drawn = yield from outline(body, form.field, form.what)
         settings = self._settings_of(form, outer_of(drawn))
-        read = chapters(form, drawn, body[len(drawn.head) :], len(drawn.head), 0, Around(self._images, self._answers))
+        around = Around(self._images, self._answers)
+        read = yield from chapters(form, drawn, body[len(drawn.head) :], len(drawn.head), 0, around)
         listing = Listing(drawn.head)
-        return self._kept(form, listing, settings, read) if drawn.head else Reading(call_of(form, listing, settings), 0)
+        if not drawn.head:
+            return Reading(call_of(form, listing, settings), 0)
+        # Nobody else knows of the new listing before it is whole.
+        for number, chapter in enumerate(read, 1):
+            listing.add(*chapter)
+            if not number % STEP_ELEMENTS:
+                yield
+        return self._kept(form, listing, settings)
 
-    def _read_rest(self, form: Form, earlier: _Earlier, number: int, rest: bytes) -> Reading:
+    def _read_rest(self, form: Form, earlier: _Earlier, number: int, rest: bytes) -> Steps[Reading]:
         """`rest` is the body from a mark of the earlier request on."""
         mark, head = earlier.listing.marks[number], earlier.listing.head
-        drawn = outline_rest(head, rest, mark.end, form.what)
+        drawn = yield from outline_rest(head, rest, mark.end, form.what)
         settings = self._settings_of(form, outer_of(drawn))
-        read = chapters(form, drawn, rest, mark.end, mark.elements, Around(self._images, self._answers))
+        around = Around(self._images, self._answers)
+        read = yield from chapters(form, drawn, rest, mark.end, mark.elements, around)
         opened = settings.opening == earlier.opening
-        return self._kept(form, self._continued(earlier, number), settings, read, mark.messages if opened else -1)
+        # From here on in one go: another request may continue the same listing.
+        listing = self._continued(earlier, number)
+        for chapter in read:
+            listing.add(*chapter)
+        return self._kept(form, listing, settings, mark.messages if opened else -1)
 
     def _continued(self, earlier: _Earlier, number: int) -> Listing:
         """A listing that ends at the mark, to be added to. What the earlier request has beyond it is forgotten if that
@@ -113,9 +127,7 @@ class Tails:
             self._earlier.remove(earlier)
         return listing.up_to(number) if lacking else listing
 
-    def _kept(self, form: Form, listing: Listing, settings: Settings, read: list[Chapter], shared: int = -1) -> Reading:
-        for chapter in read:
-            listing.add(*chapter)
+    def _kept(self, form: Form, listing: Listing, settings: Settings, shared: int = -1) -> Reading:
         self._earlier.append(_Earlier(form, listing, settings.opening))
         while len(self._earlier) > _MAX_LISTINGS or (self.kept_bytes > self._budget_bytes and self._earlier):
             del self._earlier[0]
@@ -163,11 +175,15 @@ class Intake:
 
     def finish(self) -> Reading:
         """The call, after the last byte. The intake is used up."""
+        return at_once(self.steps())
+
+    def steps(self) -> Steps[Reading]:
+        """The same, in steps if there is much to read: other requests may be read in between."""
         best = max(self._matches, key=lambda match: match[0].border, default=None)
         kept = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
         self._chunks.clear()
         if best is None or best[0].number < 0:
-            return self._tails._read_whole(self._form, kept)
+            return (yield from self._tails._read_whole(self._form, kept))
         match, earlier = best
         rest = kept[match.border - self._kept_from :]
-        return self._tails._read_rest(self._form, earlier, match.number, rest)
+        return (yield from self._tails._read_rest(self._form, earlier, match.number, rest))

@@ -142,7 +142,9 @@ class Outlet(web.StreamResponse):
         self._write(data if self.begun else self._begin() + data)
 
     def close(self) -> None:
-        """Nothing is written by itself from now on. Idempotent."""
+        """Nothing is written by itself from now on. Idempotent. The connection keeps its last answer until the next
+        one, and must not keep the call with it."""
+        self._driven = None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -69,7 +69,7 @@ class ChatStreamReader(SseStreamReader):
         """The payload that was read last told nothing that adds up."""
 
     def feed(self, chunk: bytes) -> list[Event]:
-        if self._template is not None and self._sse.empty:
+        if self._template is not None and self._sse.empty and not self._ended:
             text = self._template.text(chunk)
             if text:
                 return [TextDelta(text)]
