@@ -98,7 +98,17 @@ class OrchestrateRun:
             path = job.place / "metrics.jsonl"
             publish = publishing(self._metrics, settings.metrics, path, name=job.place.name)
             async with publish, shown(self._dashboard.panel, self._talk):
-                return await orchestrator.run()
+                report = await orchestrator.run()
+            await self._hand_over(sender)
+            return report
+
+    async def _hand_over(self, sender: ShelfSender) -> None:
+        """Over a socket, the trainer gets the last batches from this process: stay until it has them."""
+        waiting, _ = sender.unacked
+        if self._job.settings.transport.kind != "zmq" or not waiting:
+            return
+        self._talk.say(f"{waiting} batches wait for the trainer. Press Ctrl+C to leave; --resume offers them again.")
+        await sender.drained(self._job.settings.version_timeout_s)
 
     def _on_step(self, report: StepReport) -> None:
         publish_step(self._metrics, report)

@@ -56,6 +56,15 @@ class ShelfSender:
         finally:
             self._shelf.on_ack = None
 
+    async def drained(self, timeout_s: float) -> bool:
+        """Wait until the trainer is done with everything that was sent. False if it is not in time."""
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        while self._shelf.unacked[0]:
+            if asyncio.get_running_loop().time() >= deadline:
+                return False
+            await asyncio.sleep(_ACK_POLL_S)
+        return True
+
     async def prune(self, step: int) -> None:
         """Nobody on this side needs the files up to `step`; those that the trainer is done with go, now or later."""
         await asyncio.to_thread(self._shelf.release, step)
