@@ -51,6 +51,18 @@ async def test_a_dead_zygote_is_replaced(box, script, counted):
     assert (counted.forked, stats.replaced - replaced) == (2, 1)
 
 
+async def test_a_stopped_zygote_is_replaced_and_what_waits_for_it_is_answered(box, script, counted):
+    path = script("import os\nprint('here')")
+    assert (await box.run_script(path, warm=True)).text == "here\n"
+    first = _only_zygote()
+    os.kill(first.pid, signal.SIGSTOP)
+    async with asyncio.timeout(60):
+        assert (await box.run_script(path, timeout_s=600, warm=True)).text == "here\n"
+    assert first.broken == "zygote was stopped"
+    assert (await box.run_script(path, warm=True)).text == "here\n"
+    assert _only_zygote().pid != first.pid
+
+
 async def test_a_zygote_that_dies_under_a_call_does_not_run_it_twice(box, script, counted):
     path = script(
         "import os, time\nopen('began', 'a').write(f'{os.getpid()}\\n')\ntime.sleep(1000)",

@@ -49,7 +49,7 @@ def switch_off(node) -> None:
                 continue
 
 
-async def until(condition, timeout_s=90.0):
+async def until(condition, timeout_s=150.0):
     async with asyncio.timeout(timeout_s):
         while not (found := await condition()):
             await asyncio.sleep(0.05)
@@ -99,7 +99,7 @@ async def scenario(cluster, victim, add_node, directory: Path) -> dict:
     options = json.dumps({name: getattr(ray_settings, name) for name in RaySettings.__struct_fields__})
     async with (
         serving(settings, address="tcp://127.0.0.1:0", launcher="ray", launcher_options=options) as server,
-        EnvClient(server.address, ready_timeout_s=90.0) as client,
+        EnvClient(server.address, ready_timeout_s=150.0) as client,
     ):
         before = await ready(client, 2 * SLICE)
         say("the cluster is full")

@@ -35,7 +35,7 @@ def test_a_node_dies_in_mid_run_and_another_joins(tmp_path):
         [sys.executable, str(HERE / "on_a_cluster.py"), str(tmp_path)],
         capture_output=True,
         text=True,
-        timeout=400,
+        timeout=600,
         check=False,
         env={**os.environ, "PYTHONPATH": places},
     )

@@ -31,6 +31,7 @@ _NAMES_KEPT = 64
 # A description that is longer, or one of many, travels in a file: the channel must have room for what ends a call.
 _INLINE, _FEW = 7000, 16
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+_LOOK_EVERY_S = 1.0
 # What the interpreter and C libraries read when they are loaded, unseen by the zygote.
 READ_EARLY = ("PYTHON", "LD_", "LC_", "LANG", "MALLOC_", "GLIBC_", "OMP_", "MKL_", "OPENBLAS_", "GOTO_", "KMP_")
 
@@ -101,6 +102,7 @@ class Zygote:
         # Neither waits for the other: whoever lets go of the last reference ends the process.
         self._end = weakref.finalize(self, _end, sock, process)
         asyncio.get_running_loop().add_reader(sock.fileno(), _hear_weakly, weakref.ref(self), sock)
+        _look_weakly(weakref.ref(self))
 
     def __repr__(self) -> str:
         state = self.broken or f"{len(self._running)} running"
@@ -173,6 +175,13 @@ class Zygote:
             return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * _PAGE / (1 << 20)
         except (OSError, IndexError):
             return 0.0
+
+    def stopped(self) -> bool:
+        """Whether it stands still by a signal, and could neither begin nor end a call."""
+        try:
+            return Path(f"/proc/{self.pid}/stat").read_bytes().rpartition(b")")[2].split()[0] in (b"T", b"t")
+        except (OSError, IndexError):
+            return False
 
     def lose(self, why: str) -> None:
         """End it with all that runs in it; those calls are answered cold."""
@@ -309,6 +318,17 @@ def _hear_weakly(zygote: weakref.ref[Zygote], sock: socket.socket) -> None:
     target = zygote()
     if target is not None and sock.fileno() >= 0:
         target.hear()
+
+
+def _look_weakly(zygote: weakref.ref[Zygote]) -> None:
+    """See every now and then whether it was stopped, which it cannot tell: all its calls would wait for it."""
+    target = zygote()
+    if target is None or target.broken:
+        return
+    if target.stopped():
+        target.lose("zygote was stopped")
+    else:
+        asyncio.get_running_loop().call_later(_LOOK_EVERY_S, _look_weakly, zygote)
 
 
 def _end(sock: socket.socket, process: subprocess.Popen[bytes]) -> None:

@@ -93,16 +93,22 @@ class Driver:
     def _supervisor(self, now: float) -> Any:
         """A new one, wherever Ray finds room for a slice, now or when a node joins."""
         settings = self._settings
-        suspects = [node for node, since in self._slices.suspects.items() if now - since < SUSPECT_S]
-        elsewhere = NodeLabelSchedulingStrategy(hard={"ray.io/node-id": NotIn(*suspects)}) if suspects else "SPREAD"
         return self._make.options(
             num_cpus=settings.slice_workers * settings.worker_cpus,
             memory=settings.slice_workers * settings.worker_memory_mb * MIB,
             max_restarts=settings.max_restarts,
             # A call that was lost is ours to repeat: attempts have names, and Ray's repeats would not.
             max_task_retries=0,
-            scheduling_strategy=elsewhere,
+            scheduling_strategy=self._elsewhere(now),
         ).remote()
+
+    def _elsewhere(self, now: float) -> Any:
+        """Not on a node that is suspected to be dead. A wish and no condition: it may be alive after all, and the only
+        one with room."""
+        suspects = [node for node, since in self._slices.suspects.items() if now - since < SUSPECT_S]
+        if not suspects:
+            return "SPREAD"
+        return NodeLabelSchedulingStrategy(hard={}, soft={"ray.io/node-id": NotIn(*suspects)})
 
     def _give_up(self, slice: Slice, words: str, now: float) -> None:
         for exit in self._slices.lost(slice, words, now):
@@ -188,8 +194,13 @@ def main() -> None:
     except (OSError, RayError, RuntimeError, ValueError) as error:
         os.write(out, line(Spent(f"the Ray cluster at {settings.cluster!r} cannot be reached: {error}")))
         sys.exit(1)
-    Driver(settings, out).run(Lines(0, ToDriver), 0)
-    ray.shutdown()
+    try:
+        Driver(settings, out).run(Lines(0, ToDriver), 0)
+    except Exception as error:  # The border to Ray: whatever broke is the driver's last word.
+        os.write(out, line(Spent(f"the Ray driver broke: {type(error).__name__}: {error}")))
+        raise
+    finally:
+        ray.shutdown()
 
 
 if __name__ == "__main__":
