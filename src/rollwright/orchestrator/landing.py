@@ -24,7 +24,7 @@ import msgspec
 
 from rollwright.wire import Trace, WireError
 from rollwright.wire.arrays import DTYPES
-from rollwright.wire.codec import Buffer
+from rollwright.wire.codec import Buffer, prepare
 from rollwright.wire.mapping import map_file
 
 from .batches import decode_batch, note_of, reserve_batch
@@ -48,6 +48,9 @@ class _Note(msgspec.Struct, frozen=True):
     landed: Landed
     counts: tuple[int, ...]
     """How many each rollout has; they follow one another."""
+
+
+prepare(_Note)
 
 
 def land(
