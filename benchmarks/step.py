@@ -11,6 +11,8 @@ process, land, become a batch, and are shipped to a trainer in a third process, 
 `bytes_per_token`             of the same batch without routing
 `rss_over_payload`            most resident memory of this process, with all it maps, over the payload of one step
 `anon_over_payload`           the same without what is mapped from files and so can be dropped
+`rss_growth`                  resident memory after the last step over that after a quarter of them
+`collection_max_ms`           CPU of the longest garbage collection
 `over_reference`              CPU per rollout, from frames that have come to a batch that is shipped: that of a plain
                               implementation over ours. It grows arrays by concatenation and encodes with msgspec in a
                               thread (benchmarks/stepping/reference.py), for `--reference-rollouts` of them.
@@ -21,6 +23,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import sys
 import tempfile
 import threading
@@ -38,7 +41,7 @@ from rollwright.orchestrator.loop import Orchestrator
 from rollwright.orchestrator.sources import SourcePlan
 from rollwright.orchestrator.transports import FileSender
 from rollwright.orchestrator.transports.zmq import ZmqSender
-from rollwright.telemetry import LoopLagMonitor, peak_rss_bytes, run
+from rollwright.telemetry import LoopLagMonitor, peak_rss_bytes, rss_bytes, run
 
 from .report import Target, report
 from .stepping import reference
@@ -85,6 +88,26 @@ class AnonymousPeak:
             thread.join()
 
 
+@contextmanager
+def collections_ms() -> Iterator[list[float]]:
+    """The CPU of each garbage collection, whichever thread it met."""
+    spent: list[float] = []
+    began = 0.0
+
+    def notice(phase: str, info: dict[str, int]) -> None:
+        nonlocal began
+        if phase == "start":
+            began = time.thread_time()
+        else:
+            spent.append((time.thread_time() - began) * 1e3)
+
+    gc.callbacks.append(notice)
+    try:
+        yield spent
+    finally:
+        gc.callbacks.remove(notice)
+
+
 class CountingSender:
     """Counts what a sender ships."""
 
@@ -119,13 +142,19 @@ async def _ours(options: argparse.Namespace, size: Size, directory: Path) -> dic
         async with fed_runner(f"ipc://{directory}/feed", size) as runner:
             tasks = [f"task {index}" for index in range(options.rollouts)]
             plan = SourcePlan(name="fed", tasks=len(tasks), group_size=options.group_size)
-            orchestrator = Orchestrator(settings, [Source(plan, runner, tasks)], sender=counted)
+            resident: list[int] = []
+            orchestrator = Orchestrator(
+                settings,
+                [Source(plan, runner, tasks)],
+                sender=counted,
+                on_step=lambda _: resident.append(rss_bytes()),
+            )
             await runner.run_group("warm-up", 1)
             arrival = await _arrival_cpu_s(runner)
             idle = await asyncio.to_thread(IdleLoop)
             peak, written, cpu, wall = AnonymousPeak(), Written(), time.process_time(), time.monotonic()
             async with LoopLagMonitor(TICK_S, stall_over_s=0.03) as lag:
-                with peak.watching():
+                with peak.watching(), collections_ms() as collections:
                     result = await orchestrator.run()
                     seen = await asyncio.to_thread(trainer.seen)
                 for stall in lag.stalls:
@@ -150,6 +179,8 @@ async def _ours(options: argparse.Namespace, size: Size, directory: Path) -> dic
         "ship_writes_per_byte": counted.bytes / routing,
         "rss_over_payload": peak_rss_bytes() / payload,
         "anon_over_payload": peak.bytes / payload,
+        "rss_growth": resident[-1] / resident[len(resident) // 4],
+        "collection_max_ms": max(collections, default=0.0),
         "cpu_ms_per_rollout": (cpu / rollouts - arrival) * 1e3,
         "arrival_cpu_ms_per_rollout": arrival * 1e3,
         "gb_per_s": routing / wall / 1e9,
