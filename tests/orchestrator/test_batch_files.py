@@ -28,6 +28,7 @@ from rollwright.orchestrator.transports.files import (
 from rollwright.orchestrator.transports.shelf import Shelf
 from rollwright.wire import UsageError, WireError
 from rollwright.wire.mapping import map_file
+from wire.test_mapping import let_the_giver_finish
 
 
 def batch_of(step: int) -> Batch:
@@ -59,6 +60,7 @@ def test_arrays_are_views_of_the_mapped_file(tmp_path):
     # Nothing but the array holds the map.
     assert f"{tmp_path.name}/batch-00000002.rwb" in Path("/proc/self/maps").read_text()
     del ids
+    let_the_giver_finish()
     assert f"{tmp_path.name}/batch-00000002.rwb" not in Path("/proc/self/maps").read_text()
 
 
