@@ -116,7 +116,8 @@ def _arrival(trace: Trace, drafts: list[Draft], filters: RolloutFilters) -> Arri
     ]
     return Arrival(
         outcome=outcome,
-        reward=trace.reward if math.isfinite(trace.reward) else 0.0,
+        # A task may have said True, which is a number to everybody but the file.
+        reward=float(trace.reward) if math.isfinite(trace.reward) else 0.0,
         finished=finished(trace),
         agent=str(trace.info.get("agent") or ""),
         tokens=sum(draft.tokens for draft in drafts),
