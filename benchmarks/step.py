@@ -11,6 +11,8 @@ process, land, become a batch, and are shipped to a trainer in a third process, 
 `bytes_per_token`             of the same batch without routing
 `rss_over_payload`            most resident memory of this process, with all it maps, over the payload of one step
 `anon_over_payload`           the same without what is mapped from files and so can be dropped
+`rss_growth`                  resident memory after the last step over that after a quarter of them
+`collection_max_ms`           CPU of the longest garbage collection
 `over_reference`              CPU per rollout, from frames that have come to a batch that is shipped: that of a plain
                               implementation over ours. It grows arrays by concatenation and encodes with msgspec in a
                               thread (benchmarks/stepping/reference.py), for `--reference-rollouts` of them.
@@ -21,13 +23,15 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from rollwright.orchestrator import OrchestrateSettings
 from rollwright.orchestrator.batches import Batch, encode_batch
@@ -38,7 +42,7 @@ from rollwright.orchestrator.loop import Orchestrator
 from rollwright.orchestrator.sources import SourcePlan
 from rollwright.orchestrator.transports import FileSender
 from rollwright.orchestrator.transports.zmq import ZmqSender
-from rollwright.telemetry import LoopLagMonitor, peak_rss_bytes, run
+from rollwright.telemetry import LagSnapshot, LoopLagMonitor, peak_rss_bytes, rss_bytes, run
 
 from .report import Target, report
 from .stepping import reference
@@ -85,6 +89,26 @@ class AnonymousPeak:
             thread.join()
 
 
+@contextmanager
+def collections_ms() -> Iterator[list[float]]:
+    """The CPU of each garbage collection, whichever thread it met."""
+    spent: list[float] = []
+    began = 0.0
+
+    def notice(phase: str, info: dict[str, int]) -> None:
+        nonlocal began
+        if phase == "start":
+            began = time.thread_time()
+        else:
+            spent.append((time.thread_time() - began) * 1e3)
+
+    gc.callbacks.append(notice)
+    try:
+        yield spent
+    finally:
+        gc.callbacks.remove(notice)
+
+
 class CountingSender:
     """Counts what a sender ships."""
 
@@ -101,59 +125,94 @@ class CountingSender:
         await self._sender.prune(step)
 
 
-async def _ours(options: argparse.Namespace, size: Size, directory: Path) -> dict[str, float]:
-    """The whole run, and what it took."""
-    output = directory / "run"
-    settings = OrchestrateSettings(
+class Measured(NamedTuple):
+    """What a run of the orchestrator took."""
+
+    lag: LagSnapshot
+    machine: LagSnapshot
+    wrote: int
+    anonymous_peak: int
+    collections_ms: list[float]
+    cpu_s: float
+    wall_s: float
+
+
+async def _measured(run: Callable[[], Awaitable[None]]) -> Measured:
+    idle = await asyncio.to_thread(IdleLoop)
+    peak, written, cpu, wall = AnonymousPeak(), Written(), time.process_time(), time.monotonic()
+    async with LoopLagMonitor(TICK_S, stall_over_s=0.03) as lag:
+        with peak.watching(), collections_ms() as collections:
+            await run()
+        for stall in lag.stalls:
+            print(f"stall of {stall.duration_s * 1e3:.0f} ms, {stall.kind}:\n{stall.stack}", file=sys.stderr)
+        figures, machine = lag.snapshot(), await asyncio.to_thread(idle.snapshot)
+    cpu, wall = time.process_time() - cpu, time.monotonic() - wall
+    return Measured(figures, machine, written(), peak.bytes, collections, cpu, wall)
+
+
+def _settings(options: argparse.Namespace, size: Size, output: Path) -> OrchestrateSettings:
+    return OrchestrateSettings(
         output=str(output),
         steps=options.steps,
         batch_size=options.rollouts,
         max_buffered_mb=max(3 * options.rollouts * size.payload_bytes // 2**20, 1),
         concurrency=ConcurrencySettings(initial=options.at_once, least=1, most=options.at_once, adaptive=False),
     )
+
+
+async def _ours(options: argparse.Namespace, size: Size, directory: Path) -> dict[str, float]:
+    output = directory / "run"
     sender = FileSender(output) if options.transport == "files" else ZmqSender(output, "tcp://127.0.0.1:*")
     source, key = (str(output), "") if isinstance(sender, FileSender) else (sender.address, sender.key)
     counted = CountingSender(sender)
+    resident: list[int] = []
     trainer = await asyncio.to_thread(Trainer, source, key, options.steps)
+
+    async def run() -> None:
+        result = await orchestrator.run()
+        seen = await asyncio.to_thread(trainer.seen)
+        assert result.trained == rollouts, result
+        assert sum(step["tokens"] for step in seen) == rollouts * size.tokens
+        assert not size.layers or sum(step["routed"] for step in seen) == rollouts, "a routing row did not arrive"
+
+    rollouts = options.rollouts * options.steps
     try:
         async with fed_runner(f"ipc://{directory}/feed", size) as runner:
             tasks = [f"task {index}" for index in range(options.rollouts)]
             plan = SourcePlan(name="fed", tasks=len(tasks), group_size=options.group_size)
-            orchestrator = Orchestrator(settings, [Source(plan, runner, tasks)], sender=counted)
+            orchestrator = Orchestrator(
+                _settings(options, size, output),
+                [Source(plan, runner, tasks)],
+                sender=counted,
+                on_step=lambda _: resident.append(rss_bytes()),
+            )
             await runner.run_group("warm-up", 1)
             arrival = await _arrival_cpu_s(runner)
-            idle = await asyncio.to_thread(IdleLoop)
-            peak, written, cpu, wall = AnonymousPeak(), Written(), time.process_time(), time.monotonic()
-            async with LoopLagMonitor(TICK_S, stall_over_s=0.03) as lag:
-                with peak.watching():
-                    result = await orchestrator.run()
-                    seen = await asyncio.to_thread(trainer.seen)
-                for stall in lag.stalls:
-                    print(f"stall of {stall.duration_s * 1e3:.0f} ms, {stall.kind}:\n{stall.stack}", file=sys.stderr)
-                figures, machine = lag.snapshot(), await asyncio.to_thread(idle.snapshot)
-            cpu, wall, wrote = time.process_time() - cpu, time.monotonic() - wall, written()
+            took = await _measured(run)
     finally:
         trainer.kill()
         await sender.close()
-    rollouts = options.rollouts * options.steps
-    assert result.trained == rollouts, result
-    assert sum(step["tokens"] for step in seen) == rollouts * size.tokens
-    assert not size.layers or sum(step["routed"] for step in seen) == rollouts, "a routing row did not arrive"
-    payload = options.rollouts * size.payload_bytes
-    routing = max(rollouts * size.routing_bytes, 1)
+    figures = _figures(took, rollouts, size, options.steps, counted.bytes)
+    figures["rss_growth"] = resident[-1] / resident[len(resident) // 4]
+    figures["cpu_ms_per_rollout"] = (took.cpu_s / rollouts - arrival) * 1e3
+    return figures | {"arrival_cpu_ms_per_rollout": arrival * 1e3}
+
+
+def _figures(took: Measured, rollouts: int, size: Size, steps: int, shipped: int) -> dict[str, float]:
+    payload = rollouts * size.payload_bytes
+    moved = rollouts * size.routing_bytes or payload
     return {
-        "lag_p99_ms": figures.p99_s * 1e3,
-        "lag_max_ms": figures.max_s * 1e3,
-        "machine_lag_p99_ms": machine.p99_s * 1e3,
-        "machine_lag_max_ms": machine.max_s * 1e3,
-        "copies_per_byte": (wrote - counted.bytes) / routing,
-        "ship_writes_per_byte": counted.bytes / routing,
-        "rss_over_payload": peak_rss_bytes() / payload,
-        "anon_over_payload": peak.bytes / payload,
-        "cpu_ms_per_rollout": (cpu / rollouts - arrival) * 1e3,
-        "arrival_cpu_ms_per_rollout": arrival * 1e3,
-        "gb_per_s": routing / wall / 1e9,
-        "wall_s": wall,
+        "lag_p99_ms": took.lag.p99_s * 1e3,
+        "lag_max_ms": took.lag.max_s * 1e3,
+        "machine_lag_p99_ms": took.machine.p99_s * 1e3,
+        "machine_lag_max_ms": took.machine.max_s * 1e3,
+        "copies_per_byte": (took.wrote - shipped) / moved,
+        "ship_writes_per_byte": shipped / moved,
+        "rss_over_payload": peak_rss_bytes() / (payload / steps),
+        "anon_over_payload": took.anonymous_peak / (payload / steps),
+        "collection_max_ms": max(took.collections_ms, default=0.0),
+        "gb_per_s": moved / took.wall_s / 1e9,
+        "wall_s": took.wall_s,
     }
 
 
@@ -172,7 +231,7 @@ async def _plain(options: argparse.Namespace, size: Size, directory: Path) -> di
     async with LoopLagMonitor(TICK_S) as lag:
         raw_bytes, cpu = await reference.step(traces, directory / "plain")
         figures = lag.snapshot()
-    routing = max(rollouts * size.routing_bytes, 1)
+    routing = rollouts * (size.routing_bytes or size.payload_bytes)
     return {
         "reference_lag_max_ms": figures.max_s * 1e3,
         "reference_copies_per_byte": reference.copied_bytes / routing,

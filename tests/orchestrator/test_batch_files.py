@@ -28,6 +28,7 @@ from rollwright.orchestrator.transports.files import (
 from rollwright.orchestrator.transports.shelf import Shelf
 from rollwright.wire import UsageError, WireError
 from rollwright.wire.mapping import map_file
+from wire.test_mapping import let_the_giver_finish
 
 
 def batch_of(step: int) -> Batch:
@@ -59,6 +60,7 @@ def test_arrays_are_views_of_the_mapped_file(tmp_path):
     # Nothing but the array holds the map.
     assert f"{tmp_path.name}/batch-00000002.rwb" in Path("/proc/self/maps").read_text()
     del ids
+    let_the_giver_finish()
     assert f"{tmp_path.name}/batch-00000002.rwb" not in Path("/proc/self/maps").read_text()
 
 
@@ -329,6 +331,31 @@ def test_an_ack_never_goes_back_nor_ahead(tmp_path):
     assert shelf.acked == 2
     with pytest.raises(UsageError, match="step 3"):
         receiver.ack(3)
+
+
+def test_a_slow_disk_keeps_nobody_from_asking_how_things_stand(tmp_path, monkeypatch):
+    """The loop asks; an ack and a batch are written in threads."""
+    shelf = shelf_of(tmp_path, 1)
+    for name, work in (("write_acked", lambda: shelf.acknowledge(1)), ("write_batch", lambda: shelf.put(batch_of(2)))):
+        entered, let_go = threading.Event(), threading.Event()
+        original = getattr(module, name)
+
+        def slow(*args, entered=entered, let_go=let_go, original=original, **options):
+            entered.set()
+            assert let_go.wait(10)
+            return original(*args, **options)
+
+        monkeypatch.setattr(module, name, slow)
+        writer = threading.Thread(target=work)
+        writer.start()
+        assert entered.wait(10)
+        seen = []
+        asker = threading.Thread(target=lambda seen=seen: seen.append((shelf.unacked[0], shelf.acked, shelf.last)))
+        asker.start()
+        asker.join(5)
+        let_go.set()
+        writer.join(10)
+        assert seen == [(1, 0, 1) if name == "write_acked" else (0, 1, 1)]
 
 
 def test_an_ack_that_is_no_number_is_refused(tmp_path):

@@ -18,10 +18,12 @@ from rollwright.orchestrator.filters import (
     Mode,
     Repetition,
     ZeroAdvantage,
+    answers_of,
     lowest_mean,
     make_filters,
 )
 from rollwright.orchestrator.repeats import repeated_share
+from rollwright.orchestrator.samples import Sample
 from rollwright.wire import CallRecord, Finish, RollwrightError, TokenSegment, Trace, UsageError
 from rollwright.wire.arrays import column
 
@@ -57,6 +59,27 @@ def test_runs_that_differ_in_a_single_bit_differ():
     ids = [2**bit for bit in range(31)] + list(range(1000)) + [-(2**31), -1] + list(range(1000, 0, -1))
     runs = {tuple(ids[start : start + 2]) for start in range(len(ids) - 1)}
     assert repeated_share(column(ids, "i4"), 2) == pytest.approx(1 - len(runs) / (len(ids) - 1))
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=30))
+def test_the_answers_of_a_sample_are_its_stretches(mask):
+    numbers = column(range(len(mask)), "i4")
+    spans = column([len(mask)], "i8")
+    sample = Sample(
+        task_id="t",
+        attempt=0,
+        branch=0,
+        reward=0.0,
+        ids=numbers,
+        mask=column(mask, "b1"),
+        logprobs=column(numbers, "f4"),
+        span_lengths=spans,
+        span_versions=spans,
+    )
+    stretches = "".join("x" if said else " " for said in mask).split()
+    assert [len(answer) for answer in answers_of(sample)] == list(map(len, stretches))
+    said = [position for answer in answers_of(sample) for position in answer.tolist()]
+    assert said == [position for position, one in enumerate(mask) if one]
 
 
 def test_an_answer_that_goes_in_circles_is_caught():

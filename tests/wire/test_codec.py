@@ -1,6 +1,8 @@
 """The codec: bit-exact, without copies, and calm about hostile frames."""
 
 import contextlib
+import subprocess
+import sys
 import tracemalloc
 
 import msgspec
@@ -120,3 +122,27 @@ def test_a_view_takes_its_shape_from_the_reference():
     view = view_of(ArrayRef("u2", (2, 1, 2), 0), b"\x01\x00\x02\x00\x03\x00\x04\x00")
     assert view.tolist() == [[[1, 2]], [[3, 4]]]
     assert not view.flags.owndata
+
+
+_FIRST_USE = """
+import sys, threading
+import msgspec
+from rollwright.wire.codec import decode
+
+sys.setswitchinterval(1e-6)
+raw = msgspec.msgpack.encode({f"a{k}": [{f"f{j}": 1 for j in range(20)}] for k in range(30)})
+for number in range(300):
+    inner = msgspec.defstruct(f"Inner{number}", [(f"f{k}", int, 0) for k in range(20)])
+    outer = msgspec.defstruct(f"Outer{number}", [(f"a{k}", tuple[inner, ...], ()) for k in range(30)])
+    start = threading.Barrier(3)
+    threads = [threading.Thread(target=lambda: (start.wait(), decode([raw], outer))) for _ in range(3)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+print("alive")
+"""
+
+
+def test_threads_may_be_the_first_to_decode_a_type():
+    """msgspec learns a type at its first use, and a thread that reads what another has half learned takes all down."""
+    ran = subprocess.run([sys.executable, "-c", _FIRST_USE], capture_output=True, text=True, timeout=120, check=False)
+    assert (ran.returncode, ran.stdout) == (0, "alive\n"), ran.stderr

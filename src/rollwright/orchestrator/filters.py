@@ -170,8 +170,11 @@ def make_filters(configs: Sequence[FilterConfig] = ()) -> Filters:
 
 def answers_of(sample: Sample) -> Iterator[Any]:
     """The ids of each stretch that this sample trains."""
-    edges = np.flatnonzero(np.diff(sample.mask.view(np.int8), prepend=0, append=0)).reshape(-1, 2)
-    return (sample.ids[start:stop] for start, stop in edges.tolist())
+    edges = (1 + np.flatnonzero(sample.mask[1:] != sample.mask[:-1])).tolist()
+    if sample.mask[:1].any():
+        edges.insert(0, 0)
+    stops = [*edges[1::2], len(sample.mask)]
+    return (sample.ids[start:stop] for start, stop in zip(edges[::2], stops, strict=False))
 
 
 def lowest_mean(logprobs: Logprobs, window: int) -> float:

@@ -24,7 +24,7 @@ import msgspec
 
 from rollwright.wire import Trace, WireError
 from rollwright.wire.arrays import DTYPES
-from rollwright.wire.codec import Buffer
+from rollwright.wire.codec import Buffer, prepare
 from rollwright.wire.mapping import map_file
 
 from .batches import decode_batch, note_of, reserve_batch
@@ -48,6 +48,9 @@ class _Note(msgspec.Struct, frozen=True):
     landed: Landed
     counts: tuple[int, ...]
     """How many each rollout has; they follow one another."""
+
+
+prepare(_Note)
 
 
 def land(
@@ -113,7 +116,8 @@ def _arrival(trace: Trace, drafts: list[Draft], filters: RolloutFilters) -> Arri
     ]
     return Arrival(
         outcome=outcome,
-        reward=trace.reward if math.isfinite(trace.reward) else 0.0,
+        # A task may have said True, which is a number to everybody but the file.
+        reward=float(trace.reward) if math.isfinite(trace.reward) else 0.0,
         finished=finished(trace),
         agent=str(trace.info.get("agent") or ""),
         tokens=sum(draft.tokens for draft in drafts),

@@ -9,9 +9,8 @@ from rollwright.wire.arrays import Ids
 
 Hashes = NDArray[np.uint64]
 
-# Arithmetic modulo 2**64, which numpy does by itself. The base is odd, so it has an inverse there.
-_BASE = 0x9E3779B97F4A7C15
-_INVERSE = pow(_BASE, -1, 2**64)
+_BASE = np.uint64(0x9E3779B97F4A7C15)
+"""Arithmetic is modulo 2**64, which numpy does by itself. The base is odd, so multiplying by it loses nothing."""
 
 
 def repeated_share(ids: Ids, window: int) -> float:
@@ -27,16 +26,13 @@ def repeated_share(ids: Ids, window: int) -> float:
 def _run_hashes(ids: Ids, window: int) -> Hashes:
     """One number per run. Two runs that differ have the same one with a chance of about 2**-64: what is summed is not
     the ids but a scrambled form of them, since the low bits of plain powers tell little."""
-    powers, inverses = _powers(_BASE, len(ids)), _powers(_INVERSE, len(ids))
+    powers = np.full(len(ids), _BASE)
+    powers[:1] = 1
+    np.multiply.accumulate(powers, out=powers)
     sums = np.zeros(len(ids) + 1, np.uint64)
     np.cumsum(_scrambled(ids) * powers, out=sums[1:])
-    return _scrambled((sums[window:] - sums[:-window]) * inverses[: len(ids) - window + 1])
-
-
-def _powers(base: int, count: int) -> Hashes:
-    factors = np.full(count, base, np.uint64)
-    factors[:1] = 1
-    return np.multiply.accumulate(factors)
+    # A run further on has higher powers; all are brought to that of the last one.
+    return _scrambled((sums[window:] - sums[:-window]) * powers[window - 1 :][::-1])
 
 
 def _scrambled(values: NDArray[np.int32] | Hashes) -> Hashes:

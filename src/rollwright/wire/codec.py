@@ -10,6 +10,7 @@ The same references are used in JSON (for files that people read), where the fra
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any, TypeVar, get_origin
@@ -46,6 +47,7 @@ def decode(frames: Sequence[Buffer], type: type[T]) -> T:
     """The value in `frames`. Its arrays are views of the frames, read-only where the frames are."""
     if not frames:
         raise WireError("a message needs at least one frame")
+    prepare(type)
     if len(frames[0]) > MAX_HEADER_BYTES:
         raise WireError(f"a header of {len(frames[0])} bytes is over the limit of {MAX_HEADER_BYTES}")
     resolve = _resolver(frames[1:])
@@ -60,8 +62,22 @@ def encode_json(value: Any) -> tuple[bytes, list[Buffer]]:
 
 
 def decode_json(text: Buffer | str, frames: Sequence[Buffer], type: type[T]) -> T:
+    prepare(type)
     resolve = _resolver(frames)
     return _guarded(lambda: msgspec.json.decode(text, type=type, dec_hook=resolve))
+
+
+def prepare(type: Any) -> None:
+    """Let msgspec learn a type. It does so at the first use, and crashes (0.22) when two threads are the first at once;
+    so whoever decodes in threads without this module calls it at import."""
+    if type not in _prepared:
+        with _preparing:
+            msgspec.msgpack.Decoder(type, dec_hook=_resolver(()))
+            _prepared.add(type)
+
+
+_prepared: set[Any] = set()
+_preparing = threading.Lock()
 
 
 def raw_bytes(array: AnyArray) -> memoryview:
@@ -114,3 +130,6 @@ def _guarded(convert: Callable[[], T]) -> T:
         raise
     except (msgspec.DecodeError, ValueError, TypeError, OverflowError, RecursionError) as error:
         raise WireError(f"not a message of ours: {error}") from error
+
+
+prepare(ArrayRef)

@@ -29,7 +29,9 @@ class Shelf:
         self.on_ack: Callable[[], object] | None = None
         """Called in any thread when something more is acked."""
         self._writing = threading.Lock()
+        self._acking = threading.Lock()
         self._lock = threading.Lock()
+        """Held for a few lines and never for the disk: a loop may ask what is unacked."""
         self._sizes = _whole_batches(directory)
         self._acked = files.read_acked(directory)
         self._last = max([self._acked, *self._sizes])
@@ -74,11 +76,12 @@ class Shelf:
 
     def acknowledge(self, step: int) -> None:
         """The trainer is done with `step` and all before. On record when this returns."""
-        with self._lock:
+        with self._acking:
             if not self._acked < step <= self._last:
                 return
             files.write_acked(self.directory, step)
-            self._acked = step
+            with self._lock:
+                self._acked = max(self._acked, step)
         self._more_is_acked()
 
     def look(self) -> None:
