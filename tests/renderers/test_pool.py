@@ -368,7 +368,7 @@ def cold_start(path, workers, kind):
     environment = os.environ | {INIT_WORKERS_VARIABLE: workers, "PYTHONPATH": os.pathsep.join(sys.path)}
     code = _COLD.format(tests=tests, path=str(path), kind=kind)
     done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""

@@ -43,12 +43,8 @@ class Params(msgspec.Struct):
     routed_experts_prompt_start: int = 0
 
 
-class UrlIn(msgspec.Struct):
-    url: str
-
-
 class PartIn(msgspec.Struct, tag_field="type", tag="image_url"):
-    image_url: UrlIn
+    url: str
 
 
 class GenerateIn(msgspec.Struct):
@@ -83,7 +79,7 @@ class IdDialect(OpenAiBorders):
     def read_request(self, body: bytes, images: Images) -> ModelCall:
         if self.name == "generate":
             asked = read(_GENERATE, body, "the request")
-            pictures = [images.put_text(*split_data_url(part.image_url.url))[0] for part in asked.content_parts]
+            pictures = [images.put_text(*split_data_url(part.url))[0] for part in asked.content_parts]
             call = self._call(asked.token_ids, asked.sampling_params, asked.model, asked.stream, True, pictures)
             return msgspec.structs.replace(call, extra={**call.extra, TELLS_PROMPT: asked.return_token_ids})
         told = read(_COMPLETION, body, "the request")

@@ -81,8 +81,8 @@ class Asked(msgspec.Struct, frozen=True, eq=False):
     before: Turn | None
     """The turn whose tape was extended."""
     routed_from: int | None
-    pictured: bool
-    """The prompt holds images, which the server widens."""
+    images: dict[str, Image]
+    """What the prompt shows, by hash; the server widens them."""
     body: bytes
 
 
@@ -187,8 +187,8 @@ class TokensEngine:
             tape, before = await self._prompt(call)
         except UsageError as error:
             raise EngineRefused(f"the call cannot be rendered: {error}") from error
-        known = shown(call.messages)
-        parts = await self._parts(tape, known) if known else ()
+        images = shown(call.messages) if before is None else before.images | shown(call.messages[before.count :])
+        parts = await self._parts(tape, images) if images else ()
         routed_from = None
         if self._config.routed_experts:
             # The last id that was sampled has no row yet: the rows go on where the ones on record end.
@@ -207,15 +207,15 @@ class TokensEngine:
             content_parts=parts,
             extra=call.extra,
         )
-        return Asked(call, tape, before, routed_from, bool(parts), self._wire.write_ask(ask))
+        return Asked(call, tape, before, routed_from, images, self._wire.write_ask(ask))
 
-    async def _parts(self, tape: Tape, known: dict[str, Image]) -> tuple[dict[str, Any], ...]:
+    async def _parts(self, tape: Tape, images: dict[str, Image]) -> tuple[dict[str, Any], ...]:
         if not self._wire.takes_images:
             raise EngineRefused(
                 f"the {self._wire.name} path of {self._name} takes no images beside ids; set engine.tokens.endpoint to "
                 "generate, or use the relay engine"
             )
-        return await content_parts(tape, known, self.images)
+        return await content_parts(tape, images, self.images)
 
     async def _prompt(self, call: ModelCall) -> tuple[Tape, Turn | None]:
         turn = self._shelf.find(call.messages, call.follows)
@@ -273,9 +273,9 @@ class TokensEngine:
     def _prompted(self, asked: Asked, told: Ids) -> Ids:
         """The ids that the model was shown: what was sent, with its images widened by the server."""
         prompt = asked.tape.ids
-        if asked.pictured and not len(told):
+        if asked.images and not len(told):
             raise EngineRefused(f"{self._name} does not tell what ids images became; it must know return_token_ids")
-        if asked.pictured and widens(told, prompt, asked.tape.images):
+        if asked.images and widens(told, prompt, asked.tape.images):
             return told
         if len(told) and not np.array_equal(told, prompt):
             raise EngineRefused(f"{self._name} was shown other ids than it was sent; something in between changed them")
@@ -293,6 +293,7 @@ class TokensEngine:
             count=len(asked.call.messages) + 1,
             tape=asked.tape.sample(tokens.completion_ids, names),
             routed=routed,
+            images=asked.images,
             name=asked.call.name,
         )
         self._shelf.put(turn)

@@ -49,7 +49,8 @@ async def content_parts(tape: Tape, known: dict[str, Image], images: Images) -> 
 
 
 def _written(wanted: Sequence[Image], images: Images) -> tuple[dict[str, Any], ...]:
-    return tuple({"type": "image_url", "image_url": {"url": get_data_url(images, image)}} for image in wanted)
+    # Flatter than in chats: the address stands beside the type.
+    return tuple({"type": "image_url", "url": get_data_url(images, image)} for image in wanted)
 
 
 def widens(wide: Ids, narrow: Ids, places: Sequence[Placeholder]) -> bool:

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rollwright.renderers.tape import Tape
-from rollwright.wire import Message
+from rollwright.wire import Image, Message
 
 # What a turn keeps besides its ids: the entry, the tape, the places of its messages.
 _ENTRY_BYTES = 2048
@@ -34,6 +34,8 @@ class Turn:
     tape: Tape
     routed: int = 0
     """How many positions have their routed experts on record, without a gap from the first."""
+    images: dict[str, Image] = field(default_factory=dict)
+    """What the conversation shows up to here, by hash."""
     name: str = ""
     """Of the answer, as whoever asked has it."""
 

@@ -3,7 +3,6 @@ control string of the vocabulary, so that nothing in them needs an escape."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from rollwright.renderers.script import Script
 from rollwright.wire import Delta, ToolCall, ToolCallDelta, ToolSpec
 
 from .calls_xml import as_object
-from .jsons import printed
+from .jsons import is_json, printed
 
 QUOTE = '<|"|>'
 _HEAD = re.compile(r"\s*call:([^{]*)\{")
@@ -155,7 +154,8 @@ def _value(text: str, at: int, depth: int) -> tuple[str, int]:
         return _items(text, at + 1, depth)
     found = _BARE.match(text, at)
     assert found is not None
-    json.loads(found[0], parse_constant=_no_constant)
+    if not is_json(found[0]):
+        raise ValueError("a value is neither quoted nor JSON")
     return found[0].strip(), found.end()
 
 
@@ -166,7 +166,3 @@ def _items(text: str, at: int, depth: int) -> tuple[str, int]:
         value, at = _value(text, at, depth + 1)
         items.append(value)
     return "[" + ", ".join(items) + "]", at + 1
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(name)

@@ -3,7 +3,6 @@ their tags without a newline. Some formats say with each value whether it is a s
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,8 +11,8 @@ from rollwright.renderers.contract import Status
 from rollwright.renderers.script import Script
 from rollwright.wire import Delta, ToolCall, ToolCallDelta, ToolSpec
 
-from .calls_xml import as_object, escaped, types_of
-from .jsons import printed
+from .calls_xml import as_object, escaped, typed, types_of
+from .jsons import overlap, printed
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +129,7 @@ class InvokeReader:
             self._string = None
             return True
         if self._string:
-            keep = len(self._held) - _overlap(self._held, self._close)
+            keep = len(self._held) - overlap(self._held, self._close)
             told.append(escaped(self._held[:keep]))
             self._held = self._held[keep:]
         return False
@@ -150,22 +149,6 @@ class InvokeReader:
 
     def _typed(self, value: str) -> str:
         """The JSON of a value that is no string: as it was written, if it is JSON at all."""
-        try:
-            json.loads(value, parse_constant=_no_constant)
-        except ValueError:
-            if self._kinds:
-                self._status = Status.BAD_ARGUMENTS
-            return printed(value)
-        return value
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(name)
-
-
-def _overlap(text: str, tag: str) -> int:
-    """How many characters at the end may be the beginning of a tag."""
-    for length in range(min(len(text), len(tag) - 1), 0, -1):
-        if tag.startswith(text[-length:]):
-            return length
-    return 0
+        shown, good = typed(value, self._kinds)
+        self._status = self._status if good else Status.BAD_ARGUMENTS
+        return shown

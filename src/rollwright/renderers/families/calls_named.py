@@ -11,6 +11,7 @@ from rollwright.renderers.script import Script
 from rollwright.wire import Delta, ToolCall, ToolCallDelta, ToolSpec
 
 from .calls_json import is_object
+from .jsons import overlap
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ class NamedReader:
     def feed(self, text: str) -> list[Delta]:
         self._held += text
         if self._named:
-            return self._told(len(self._held) - _overlap(self._held, self._form.after))
+            return self._told(len(self._held) - overlap(self._held, self._form.after))
         name, middle, arguments = self._held.partition(self._form.middle)
         if not middle:
             return []
@@ -76,8 +77,3 @@ class NamedReader:
             return []
         self._arguments.append(text)
         return [ToolCallDelta(self._index, text)]
-
-
-def _overlap(text: str, tail: str) -> int:
-    """How many characters at the end of `text` may be the beginning of `tail`, or all of it."""
-    return next((length for length in range(min(len(text), len(tail)), 0, -1) if text.endswith(tail[:length])), 0)

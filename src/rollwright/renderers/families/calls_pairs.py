@@ -3,7 +3,6 @@ else as JSON, so only the tool's schema tells them apart."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from rollwright.renderers.contract import Status
 from rollwright.renderers.script import Script
 from rollwright.wire import Delta, ToolCall, ToolCallDelta, ToolSpec
 
-from .calls_xml import as_object, types_of
+from .calls_xml import as_object, typed, types_of
 from .jsons import printed
 
 _NAME = re.compile(r"\s*([^\s<]+)\s*")
@@ -96,23 +95,10 @@ class PairReader:
 
     def _pair(self, name: str, value: str) -> str:
         kinds = self._types.get(name, frozenset({"string"}))
-        shown, good = (printed(value), True) if "string" in kinds else _typed(value, kinds)
+        shown, good = (printed(value), True) if "string" in kinds else typed(value, kinds)
         self._bad |= not good
         self._count += 1
         return f"{'{' if self._count == 1 else ', '}{printed(name)}: {shown}"
 
     def _told(self, text: str) -> list[Delta]:
         return [ToolCallDelta(self._index, text)] if text else []
-
-
-def _typed(value: str, kinds: frozenset[str]) -> tuple[str, bool]:
-    """The JSON of a value that is no string, as it was written, and whether the schema can mean it."""
-    try:
-        json.loads(value, parse_constant=_no_constant)
-    except ValueError:
-        return printed(value), not kinds
-    return value, True
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(name)

@@ -13,7 +13,7 @@ from rollwright.renderers.contract import Status
 from rollwright.renderers.script import Script
 from rollwright.wire import Delta, ToolCall, ToolCallDelta, ToolSpec
 
-from .jsons import printed
+from .jsons import is_json, overlap, printed
 
 _FUNCTION = re.compile(r"\s*<function=([^>\n]*)>\n?")
 _NEXT = re.compile(r"\s*(?:<parameter=([^>\n]*)>\n?|(</function>))")
@@ -162,39 +162,26 @@ class XmlReader:
 
     def _stream(self, told: list[str]) -> bool:
         """Tell what of a string cannot belong to its end."""
-        keep = len(self._held) - _overlap(self._held)
+        # A closing tag may have a newline before it, which then belongs to it.
+        keep = len(self._held) - max(overlap(self._held, tail) for tail in (_CLOSE, "\n" + _CLOSE))
         told.append(escaped(self._held[:keep]))
         self._held = self._held[keep:]
         return False
 
     def _typed(self, value: str) -> str:
         """The JSON of a value that is no string: as it was written, if it is JSON at all."""
-        value = _PYTHON.get(value, value)
-        try:
-            json.loads(value, parse_constant=_no_constant)
-        except ValueError:
-            if self._kinds:
-                self._status = Status.BAD_ARGUMENTS
-            return printed(value)
-        return value
+        shown, good = typed(_PYTHON.get(value, value), self._kinds)
+        self._status = self._status if good else Status.BAD_ARGUMENTS
+        return shown
 
 
-def _no_constant(name: str) -> None:
-    raise ValueError(name)
+def typed(value: str, kinds: frozenset[str]) -> tuple[str, bool]:
+    """The JSON of a value that is no string, as it was written, and whether the schema can mean it."""
+    return (value, True) if is_json(value) else (printed(value), not kinds)
 
 
 def escaped(text: str) -> str:
     return printed(text)[1:-1]
-
-
-def _overlap(text: str) -> int:
-    """How many characters at the end may be the beginning of a newline and the closing tag."""
-    whole = "\n" + _CLOSE
-    for length in range(min(len(text), len(whole) - 1), 0, -1):
-        tail = text[-length:]
-        if whole.startswith(tail) or _CLOSE.startswith(tail):
-            return length
-    return 0
 
 
 def types_of(tools: Sequence[ToolSpec], name: str) -> dict[str, frozenset[str]]:

@@ -12,17 +12,13 @@ from rollwright.renderers.script import Script
 from rollwright.renderers.tape import Tape
 from rollwright.wire import Image, Message, Text, ToolSpec, UsageError
 
-from .table import Family, Speech, Wrap, as_is
+from .table import Family, Speech, Wrap, as_is, strip
 
 # Runs of newlines and spaces and the tags of HTML are added tokens of these vocabularies, and plain text.
 PLAIN = r"[\s▁]+|</?(?!(?:pad|eos|bos|unk|mask|unused\d+)>)[a-z][a-z0-9]*>"
 
 _CLOSE = "<end_of_turn>"
 _USER = "<start_of_turn>user\n"
-
-
-def _strip(text: str) -> str:
-    return text.strip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +78,9 @@ GEMMA3 = Family(
     fingerprints=("8d9e3a3c114fb2053ec500184677af4f",),
     models=(r"gemma-?3(?!n)",),
     head=GemmaHead(GemmaUser()),
-    user=Wrap(_USER, _CLOSE + "\n", _strip),
+    user=Wrap(_USER, _CLOSE + "\n", strip),
     heard=GemmaUser(),
-    speech=Speech("<start_of_turn>model\n", _CLOSE, "\n", words=_strip),
+    speech=Speech("<start_of_turn>model\n", _CLOSE, "\n", words=strip),
     results=None,
     stops=(_CLOSE, "<eos>"),
     plain=PLAIN,

@@ -19,7 +19,7 @@ from rollwright.wire import Image, Message, Role, Text, ToolSpec, UsageError
 from .calls_gemma import QUOTE, GemmaCalls
 from .gemma import PLAIN
 from .gemma4_tools import write_tool
-from .table import Family, Past, Results, Shown, Speech, Thinking, Wrap
+from .table import Family, Past, Results, Shown, Speech, Thinking, Wrap, any_text, strip
 
 _OPEN, _CLOSE = "<|turn>", "<turn|>"
 _SPEAK = f"{_OPEN}model\n"
@@ -27,14 +27,6 @@ _RESULT = "<|tool_response>"
 _THINK, _THOUGHT = "<|channel>", "<channel|>"
 _CALLS = GemmaCalls("<|tool_call>", "<tool_call|>")
 _ASIDE = re.compile(r"<\|channel>.*?<channel\|>|<\|tool_call>.*?<tool_call\|>|.*?<channel\|>", re.DOTALL)
-
-
-def _strip(text: str) -> str:
-    return text.strip()
-
-
-def _any_text(text: str) -> bool:
-    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +44,7 @@ class Gemma4Head:
         script.frame(f"{_OPEN}system\n<|think|>\n" if options.thinking else f"{_OPEN}system\n")
         if given:
             script.turn(0, "system")
-            script.shown(messages[0].parts, _strip)
+            script.shown(messages[0].parts, strip)
         script.turn(-1, "system")
         for tool in tools:
             write_tool(script, tool)
@@ -171,9 +163,9 @@ GEMMA4 = Family(
     fingerprints=("603a42db292c25278e9b23d94c7abbe7",),
     models=(r"gemma-?4",),
     head=Gemma4Head(),
-    user=Wrap(f"{_OPEN}user\n", _CLOSE + "\n", _strip),
+    user=Wrap(f"{_OPEN}user\n", _CLOSE + "\n", strip),
     heard=Gemma4User(),
-    system=Wrap(f"{_OPEN}system\n", _CLOSE + "\n", _strip),
+    system=Wrap(f"{_OPEN}system\n", _CLOSE + "\n", strip),
     speech=Speech(
         _SPEAK,
         _CLOSE,
@@ -187,11 +179,11 @@ GEMMA4 = Family(
             past=Past.DROPPED,
             resumes=f"{_THINK}thought\n",
             on=False,
-            tells_query=_any_text,
+            tells_query=any_text,
             without_query=True,
         ),
         calls=_CALLS,
-        words=_strip,
+        words=strip,
         after={"tool": ""},
         voice=_voice,
     ),

@@ -12,7 +12,7 @@ from rollwright.wire import Message, Reasoning, ToolSpec
 
 from .calls_pairs import PairCalls
 from .jsons import printed, tool_object
-from .table import Family, Past, Results, Shown, Speech, Thinking, Words, Wrap, as_is
+from .table import Family, Past, Results, Shown, Speech, Thinking, Words, Wrap, any_text, as_is, strip
 
 _BEGIN, _END = "<think>", "</think>"
 _USER, _OBSERVATION = "<|user|>", "<|observation|>"
@@ -128,15 +128,7 @@ class GlmVoice:
         return after.lstrip("\n"), before.rstrip("\n").split(_BEGIN)[-1].lstrip("\n")
 
 
-def _any_text(text: str) -> bool:
-    return True
-
-
-def _strip(text: str) -> str:
-    return text.strip()
-
-
-def _speech(line: str, empty: str, prompt: str, words: Words = _strip, *, always: bool = False) -> Speech:
+def _speech(line: str, empty: str, prompt: str, words: Words = strip, *, always: bool = False) -> Speech:
     calls = PairCalls("<tool_call>", "</tool_call>", line, lead=line, between=line)
     thinking = Thinking(
         begin=_BEGIN,
@@ -150,7 +142,7 @@ def _speech(line: str, empty: str, prompt: str, words: Words = _strip, *, always
         prompt_off=line + empty,
         off_skip=line,
         always=always,
-        tells_query=_any_text,
+        tells_query=any_text,
         without_query=True,
     )
 

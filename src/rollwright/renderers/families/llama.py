@@ -12,7 +12,7 @@ from rollwright.wire import Message, ToolSpec, UsageError
 
 from .calls_json import JsonCalls
 from .jsons import printed, tool_object
-from .table import Family, Results, Speech, Wrap
+from .table import Family, Results, Speech, Wrap, strip
 
 _END = "<|eot_id|>"
 _LISTING = (
@@ -24,10 +24,6 @@ _LISTING = (
 
 def _header(role: str) -> str:
     return f"<|start_header_id|>{role}<|end_header_id|>\n\n"
-
-
-def _strip(text: str) -> str:
-    return text.strip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +41,7 @@ class LlamaHead:
         script.frame("\n\n")
         if given:
             script.turn(0, "system")
-            script.shown(messages[0].parts, _strip)
+            script.shown(messages[0].parts, strip)
         script.frame(_END)
         if not tools:
             return given
@@ -57,7 +53,7 @@ class LlamaHead:
         script.frame(_LISTING)
         script.said("".join([printed(tool_object(tool), indent=4) + "\n\n" for tool in tools]))
         script.turn(given, "user")
-        script.shown(messages[given].parts, _strip)
+        script.shown(messages[given].parts, strip)
         script.frame(_END)
         return given + 1
 
@@ -67,8 +63,8 @@ LLAMA3 = Family(
     fingerprints=("93c0e9aa3629bbd77e68dbc0f5621f6e", "d82792f95932f1c9cef5c4bd992f1712"),
     models=(r"llama-?3\.[123]",),
     head=LlamaHead(),
-    user=Wrap(_header("user"), _END, _strip),
-    system=Wrap(_header("system"), _END, _strip),
+    user=Wrap(_header("user"), _END, strip),
+    system=Wrap(_header("system"), _END, strip),
     speech=Speech(
         _header("assistant"),
         _END,
@@ -76,7 +72,7 @@ LLAMA3 = Family(
         calls=JsonCalls(
             begin='{"name": "', end="", open='{"name": "', middle='", "parameters": ', close="}", bare=True
         ),
-        words=_strip,
+        words=strip,
         calls_hide_text=True,
         one_call=True,
     ),

@@ -87,7 +87,6 @@ MINIMAX_M2 = Family(
             shown=Shown.ONLY_FILLED,
             past=Past.DROPPED,
             prompt="<think>\n",
-            always=True,
             tells_query=_always,
             without_query=True,
             in_content=True,

@@ -15,7 +15,7 @@ from .calls_xml import XmlCalls
 from .jsons import printed
 from .qwen import SYSTEM, USER
 from .qwen35 import LISTED
-from .table import Family, Past, Results, Shown, Speech, Thinking, as_is
+from .table import Family, Past, Results, Shown, Speech, Thinking, any_text, as_is
 
 _BEGIN, _END = "<think>", "</think>"
 _EMPTY = _BEGIN + _END
@@ -159,10 +159,6 @@ def _tagged(script: Script, text: str) -> bool:
     return script.policy is LiteralPolicy.PARITY and (_BEGIN in text or _END in text)
 
 
-def _any_text(text: str) -> bool:
-    return True
-
-
 def _speech(before_end: str, gap: str, strips: bool) -> Speech:
     thinking = Thinking(
         begin=_BEGIN,
@@ -174,7 +170,7 @@ def _speech(before_end: str, gap: str, strips: bool) -> Speech:
         dropped=_EMPTY,
         prompt=_BEGIN + "\n",
         prompt_off=_EMPTY,
-        tells_query=_any_text,
+        tells_query=any_text,
     )
     calls = XmlCalls("<tool_call>", "</tool_call>", _python_word, lead="\n", tail="\n")
     plain = Speech("<|im_start|>assistant\n", "<|im_end|>", "\n", thinking=thinking, calls=calls)

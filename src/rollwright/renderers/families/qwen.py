@@ -11,7 +11,7 @@ from rollwright.wire import Message, ToolSpec
 
 from .calls_json import JsonCalls
 from .jsons import printed, tool_object
-from .table import Family, Past, Results, Shown, Speech, Thinking, Wrap, as_is
+from .table import Family, Past, Results, Shown, Speech, Thinking, Wrap, as_is, trim_first_newlines
 
 _START, _END = "<|im_start|>", "<|im_end|>"
 STOPS = (_END, "<|endoftext|>")
@@ -76,10 +76,6 @@ def _trim_newlines(text: str) -> str:
     return text.strip("\n")
 
 
-def _trim_first_newlines(text: str) -> str:
-    return text.lstrip("\n")
-
-
 QWEN2_5 = Family(
     name="qwen2.5",
     fingerprints=("55b2f4a26ac9ee719330a61a0c39d9e5",),
@@ -112,7 +108,7 @@ QWEN3 = Family(
             past=Past.DROPPED,
             prompt_off="<think>\n\n</think>\n\n",
             words=_trim_newlines,
-            answer=_trim_first_newlines,
+            answer=trim_first_newlines,
             tells_query=looks_like_a_query,
             in_content=True,
         ),

@@ -14,7 +14,7 @@ from rollwright.wire import Image, Message, ToolSpec, UsageError
 from .calls_xml import XmlCalls
 from .jsons import printed, tool_object
 from .qwen import RESULTS, STOPS, SYSTEM, USER, looks_like_a_query
-from .table import Family, Past, Shown, Speech, Thinking
+from .table import Family, Past, Shown, Speech, Thinking, strip
 
 _LISTING = "# Tools\n\nYou have access to the following functions:\n\n<tools>"
 LISTED = (
@@ -88,10 +88,6 @@ class Qwen35Head:
             raise UsageError(f"reasoning effort {options.effort!r} is not known; use xhigh, medium or low") from None
 
 
-def _strip(text: str) -> str:
-    return text.strip()
-
-
 def _tells_query(text: str) -> bool:
     return looks_like_a_query(text.strip())
 
@@ -111,7 +107,7 @@ def _thinking(**changes: Any) -> Thinking:
         past=Past.DROPPED,
         prompt="<think>\n",
         prompt_off="<think>\n\n</think>\n\n",
-        words=_strip,
+        words=strip,
         tells_query=_tells_query,
         in_content=True,
     )
@@ -119,16 +115,16 @@ def _thinking(**changes: Any) -> Thinking:
 
 
 _CALLS = XmlCalls("<tool_call>", "</tool_call>", _python_word, lead="\n\n", between="\n")
-_SPEECH = Speech("<|im_start|>assistant\n", "<|im_end|>", "\n", thinking=_thinking(), calls=_CALLS, words=_strip)
+_SPEECH = Speech("<|im_start|>assistant\n", "<|im_end|>", "\n", thinking=_thinking(), calls=_CALLS, words=strip)
 
 QWEN3_5 = Family(
     name="qwen3.5",
     fingerprints=("a4aee8afcf2e0711942cf848899be660",),
     models=(r"qwen3\.5(?!.*(?:0\.8b|2b))",),
     head=Qwen35Head(),
-    user=replace(USER, words=_strip),
+    user=replace(USER, words=strip),
     speech=_SPEECH,
-    results=replace(RESULTS, words=_strip),
+    results=replace(RESULTS, words=strip),
     stops=STOPS,
     image="<|vision_start|><|image_pad|><|vision_end|>",
     needs_query=True,

@@ -30,6 +30,15 @@ def as_is(text: str) -> str:
     return text
 
 
+def strip(text: str) -> str:
+    return text.strip()
+
+
+def any_text(text: str) -> bool:
+    """Of formats that take every message of the user for a query."""
+    return True
+
+
 def trim_first_newlines(text: str) -> str:
     return text.lstrip("\n")
 
