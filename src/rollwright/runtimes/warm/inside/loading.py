@@ -46,6 +46,7 @@ class Script:
             self.tree = ast.parse(source)
         except (SyntaxError, ValueError):
             raise Refused("syntax") from None
+        self.main = _program(path)
         self.kept = None
         self.steps = None
         """What is left of a warmup that yields."""
@@ -116,20 +117,20 @@ class Script:
 
     def run(self, argv):
         """Run it as `__main__`; the exit status. Frames of this file are cut off from what it tells about itself."""
-        main = types.ModuleType("__main__")
-        # What a cold interpreter puts there, and nothing else.
-        names = {
-            "__file__": self.path,
-            "__cached__": None,
-            "__builtins__": sys.modules["builtins"],
-            "__annotations__": {},
-        }
-        main.__dict__.update(names)
-        main.__loader__ = importlib.machinery.SourceFileLoader("__main__", self.path)
-        sys.modules["__main__"] = main
+        sys.modules["__main__"] = self.main
         sys.argv = [self.path, *argv]
         sys.orig_argv = [sys.orig_argv[0], self.path, *argv]
-        return ending.run_and_finish(self.code, main)
+        return ending.run_and_finish(self.code, self.main)
+
+
+def _program(path):
+    """The module that a script is run as, with what a cold interpreter puts there and nothing else. Made before the
+    fork: what a child does not do, it pays nothing for."""
+    main = types.ModuleType("__main__")
+    names = {"__file__": path, "__cached__": None, "__builtins__": sys.modules["builtins"], "__annotations__": {}}
+    main.__dict__.update(names)
+    main.__loader__ = importlib.machinery.SourceFileLoader("__main__", path)
+    return main
 
 
 def _imports(body):
