@@ -98,6 +98,18 @@ async def test_a_call_that_a_hanging_zygote_was_asked_for_runs_once(box, script,
     assert counted.cold == {"zygote hangs": 1}
 
 
+async def test_time_in_which_a_zygote_is_busy_is_not_counted(box, script, counted):
+    path = script("print('here')")
+    zygote = await _with_spares(box, path)
+    os.kill(zygote.pid, signal.SIGSTOP)
+    call = asyncio.create_task(box.run_script(path, timeout_s=1.0, warm=True))
+    await asyncio.wait({call}, timeout=1.5)
+    os.kill(zygote.pid, signal.SIGCONT)
+    result = await call
+    assert (result.ending, result.text) == (Ending.EXITED, "here\n")
+    assert counted.cold == {}
+
+
 async def test_calls_that_are_cancelled_while_they_wait_do_not_run(tmp_path, script):
     path = script("import os, sys\nopen(sys.argv[1], 'w').close()\nwhile not os.path.exists('go'): pass")
     slots = CpuSlots(1)
