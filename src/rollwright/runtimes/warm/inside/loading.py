@@ -203,8 +203,9 @@ def _watched():
         raise Refused("environment")
 
 
-def load(path, digest, at_start):
-    """The script, loaded. `at_start` are the modules that a cold interpreter has loaded before its script, too."""
+def load(path, digest, at_start, *, whole=False):
+    """The script, loaded. `at_start` are the modules that a cold interpreter has loaded before its script, too; `whole`
+    leaves no step of its warmup for later."""
     directory = os.path.dirname(path)
     _check_neighbours(directory, at_start)
     forking.suspect(at_start)
@@ -213,6 +214,9 @@ def load(path, digest, at_start):
     for ours in _OURS:
         del sys.modules[ours]
     script.load()
+    while whole and script.steps is not None:
+        script.go_on()
+    script.late.clear()
     return script
 
 

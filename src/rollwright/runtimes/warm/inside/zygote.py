@@ -2,7 +2,7 @@
 # Runs under the interpreter of a script, which may be older than ours: plain Python 3.10, unannotated.
 """A process that has loaded what a script needs, and forks a fresh child for every call of it.
 
-    zygote.py CHANNEL SCRIPT SHA256
+    zygote.py CHANNEL SCRIPT SHA256 [whole]
 
 Runs under the script's own interpreter, apart from Rollwright, which it does not import; only the standard library is
 used. Requests arrive as packets on CHANNEL, a descriptor that no child keeps: an id, the call's description, and the
@@ -321,7 +321,7 @@ def main(words):
     os.close(nowhere)
     try:
         seating.prepare()
-        script = loading.load(words[1], words[2], _AT_START)
+        script = loading.load(words[1], words[2], _AT_START, whole="whole" in words[3:])
         seating.prepare_stdin()
     except loading.Refused as refusal:
         channel.send(_HEAD.pack(b"N", 0) + str(refusal).encode())
