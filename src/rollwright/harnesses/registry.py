@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import msgspec
-
-from rollwright.wire import UsageError
-from rollwright.wire.hints import hint
+from rollwright.wire.kinds import config_of, maker_of
 
 from .bash import BashConfig, BashHarness
 from .chat import ChatHarness
@@ -52,23 +49,10 @@ _MAKERS: Mapping[type[HarnessConfig], Callable[[Any], Harness]] = {
 
 def make_harness(config: HarnessConfig) -> Harness:
     """The harness that `config` belongs to."""
-    maker = _MAKERS.get(type(config))
-    if maker is None:
-        raise UsageError(f"no harness is made from {type(config).__name__}; known kinds: {', '.join(HARNESS_KINDS)}")
-    return maker(config)
+    made: Harness = maker_of("harness", _MAKERS, HARNESS_KINDS, config)(config)
+    return made
 
 
 def harness_config(kind: str, settings: Mapping[str, Any] | None = None) -> HarnessConfig:
     """The config of `kind` with `settings`; UsageError names what is wrong and the nearest known name."""
-    config_type = HARNESS_KINDS.get(kind)
-    if config_type is None:
-        raise UsageError(f"harness {kind!r} is not known; {hint(kind, HARNESS_KINDS)}")
-    given = dict(settings or {})
-    known = list(config_type.__struct_fields__)
-    for name in given:
-        if name not in known:
-            raise UsageError(f"harness {kind!r} has no setting {name!r}; {hint(name, known)}")
-    try:
-        return msgspec.convert({**given, "kind": kind}, config_type)
-    except msgspec.ValidationError as error:
-        raise UsageError(f"a setting of harness {kind!r} is wrong: {error}") from error
+    return config_of("harness", HARNESS_KINDS, kind, settings)

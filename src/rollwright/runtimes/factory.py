@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import msgspec
-
-from rollwright.wire import UsageError
-from rollwright.wire.hints import hint
+from rollwright.wire.kinds import config_of, maker_of
 
 from .contract import Runtime, RuntimeConfig
 from .docker import DockerConfig
@@ -62,23 +59,10 @@ _MAKERS: Mapping[type[RuntimeConfig], Callable[[Any], Runtime]] = {
 
 def make_runtime(config: RuntimeConfig) -> Runtime:
     """A box of the kind that `config` belongs to, not started."""
-    maker = _MAKERS.get(type(config))
-    if maker is None:
-        raise UsageError(f"no runtime is made from {type(config).__name__}; known kinds: {', '.join(RUNTIME_KINDS)}")
-    return maker(config)
+    made: Runtime = maker_of("runtime", _MAKERS, RUNTIME_KINDS, config)(config)
+    return made
 
 
 def runtime_config(kind: str, settings: Mapping[str, Any] | None = None) -> RuntimeConfig:
     """The config of `kind` with `settings`; UsageError names what is wrong and the nearest known name."""
-    config_type = RUNTIME_KINDS.get(kind)
-    if config_type is None:
-        raise UsageError(f"runtime {kind!r} is not known; {hint(kind, RUNTIME_KINDS)}")
-    given = dict(settings or {})
-    known = list(config_type.__struct_fields__)
-    for name in given:
-        if name not in known:
-            raise UsageError(f"runtime {kind!r} has no setting {name!r}; {hint(name, known)}")
-    try:
-        return msgspec.convert({**given, "kind": kind}, config_type)
-    except msgspec.ValidationError as error:
-        raise UsageError(f"a setting of runtime {kind!r} is wrong: {error}") from error
+    return config_of("runtime", RUNTIME_KINDS, kind, settings)

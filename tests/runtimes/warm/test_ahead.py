@@ -98,6 +98,18 @@ async def test_a_call_that_a_hanging_zygote_was_asked_for_runs_once(box, script,
     assert counted.cold == {"zygote hangs": 1}
 
 
+async def test_time_in_which_a_zygote_is_busy_is_not_counted(box, script, counted):
+    path = script("print('here')")
+    zygote = await _with_spares(box, path)
+    os.kill(zygote.pid, signal.SIGSTOP)
+    call = asyncio.create_task(box.run_script(path, timeout_s=1.0, warm=True))
+    await asyncio.wait({call}, timeout=1.5)
+    os.kill(zygote.pid, signal.SIGCONT)
+    result = await call
+    assert (result.ending, result.text) == (Ending.EXITED, "here\n")
+    assert counted.cold == {}
+
+
 async def test_calls_that_are_cancelled_while_they_wait_do_not_run(tmp_path, script):
     path = script("import os, sys\nopen(sys.argv[1], 'w').close()\nwhile not os.path.exists('go'): pass")
     slots = CpuSlots(1)
@@ -117,24 +129,23 @@ async def test_calls_that_are_cancelled_while_they_wait_do_not_run(tmp_path, scr
         await keeper().close()
 
 
-async def test_a_reset_ends_a_call_in_a_child_that_was_there_before_its_box(tmp_path, script):
-    """A census takes whoever was there before a box for a stranger: one that comes later is told to it."""
+async def test_a_child_that_was_there_before_its_box_belongs_to_it(tmp_path, script):
+    """A census takes whoever was there before a box for a stranger; one that comes later is told to it."""
     path = script(
-        "import os, time\nopen('began', 'w').write(str(os.getpid()))\nos.rename('began', 'ready')\ntime.sleep(1000)"
+        "import os, sys, time\nif sys.argv[1:]:\n    open('began', 'w').write(str(os.getpid()))\n"
+        "    os.rename('began', 'ready')\n    time.sleep(1000)"
     )
-    quick = script("print('here')", "quick.py")
     config = SubprocessConfig(directory=str(tmp_path))
     async with SubprocessRuntime(config) as first:
-        await _with_spares(first, quick)
+        waiting = _spares(await _with_spares(first, path))
         await census.sweep(Quarry("nobody/", "", 0.0), within_s=10)  # All that is there now was seen.
-        waiting = _spares(_zygote())
-        quick.write_text(quick.read_text())
         async with SubprocessRuntime(config) as second:
-            call = asyncio.create_task(second.run_script(path, timeout_s=1000, warm=True))
+            call = asyncio.create_task(second.run_script(path, ["stay"], timeout_s=1000, warm=True))
             ready = Path(second._running().workspace, "ready")
             await _until(ready.exists)
             pid = int(ready.read_text())
-            assert [told for told in (await second.inspect()).processes if told.startswith(f"{pid} ")], waiting
+            assert pid in waiting
+            assert [told for told in (await second.inspect()).processes if str(pid) in told]
             await second.reset()
             with pytest.raises(RuntimeLost):
                 await call

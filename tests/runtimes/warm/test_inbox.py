@@ -184,3 +184,11 @@ async def test_nonsense_from_the_box_ends_the_zygote(box, script):
             await zygote.run([], {}, b"", 60, 1000)
         with pytest.raises(Unwarm, match="nonsense"):
             await zygote.run([], {}, b"", 60, 1000)
+
+
+async def test_a_warmup_that_yields_is_done_before_the_first_call(box, script, tmp_path):
+    (tmp_path / "memory.py").write_text("STEPS = []")
+    steps = "\n".join(f"    memory.STEPS.append({number})\n    yield" for number in range(3))
+    path = script(f"import memory\ndef warmup():\n{steps}\nif __name__ == '__main__': print(*memory.STEPS)")
+    async with loaded(box, path) as zygote:
+        assert (await zygote.run([], {}, b"", 60, 1000)).text == "0 1 2\n"

@@ -111,7 +111,8 @@ async def test_a_call_at_the_door_of_a_long_one_is_taken_elsewhere(narrow, scrip
     await _given(2)
     behind = [asyncio.create_task(box.run_script(path, [n], timeout_s=1000, warm="shared")) for n in "cd"]
     (workspace / "a").touch()
-    assert [(await call).text for call in (long_ones[0], *behind)] == ["a\n", "c\n", "d\n"]
+    async with asyncio.timeout(30):
+        assert [(await call).text for call in (long_ones[0], *behind)] == ["a\n", "c\n", "d\n"]
     assert not long_ones[1].done()
     (workspace / "b").touch()
     assert (await long_ones[1]).text == "b\n"

@@ -72,7 +72,7 @@ class Command:
         if self._rest is None:
             self._rest = self.stdout.collect(self._limit)
         try:
-            await asyncio.wait({self.child.exited}, timeout=timeout_s)
+            await self._await_exit(timeout_s)
             timed_out = not self.child.exited.done()
             if timed_out:
                 await shielded(self.end(), within_s=KILL_S + 2)
@@ -108,6 +108,10 @@ class Command:
             if stream is not None:
                 stream.close()
         self.child.release()
+
+    async def _await_exit(self, timeout_s: float) -> None:
+        """Wait for the program's end, or for its deadline."""
+        await asyncio.wait({self.child.exited}, timeout=timeout_s)
 
     async def _hear_out(self) -> None:
         """Take what the program wrote; the pipes held all of it when it ended, unless its children write on."""

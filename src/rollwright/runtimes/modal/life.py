@@ -6,12 +6,13 @@ from __future__ import annotations
 import asyncio
 import secrets
 from contextlib import suppress
-from enum import Enum
 from typing import Any, Self
 
 from rollwright.runtimes.journal import Journal
 from rollwright.runtimes.local import shielded
+from rollwright.runtimes.local.threads import in_thread
 from rollwright.runtimes.remote import LinkBroken, RemoteShell, Retry, create_patiently
+from rollwright.runtimes.standing import Standing, State
 from rollwright.wire import RuntimeFault, RuntimeLost
 
 from .config import ModalConfig
@@ -20,18 +21,10 @@ from .processes import OWN, script_line
 from .vendor import Vendor, check_installed, ending, meaning, refused, shared_vendor
 
 _CLOSE_S = 120.0
+_NOTE_S = 30.0
 _MAKING_ENDS_S = 30.0
 _WATCH_PAUSE_S = 5.0
 CALL_S = 60.0
-
-
-class State(Enum):
-    NEW = "not started"
-    STARTING = "starting"
-    RUNNING = "running"
-    RESETTING = "being reset"
-    LOST = "lost"
-    STOPPED = "stopped"
 
 
 class ModalLife:
@@ -49,7 +42,7 @@ class ModalLife:
         self._journal = journal or Journal()
         self._vendor = vendor or shared_vendor()
         self._id = secrets.token_hex(6)
-        self._state = State.NEW
+        self._standing = Standing(self.name)
         self._reason = ""
         self._epoch = 0
         self._commands = 0
@@ -64,16 +57,14 @@ class ModalLife:
         self._stopping: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
-        return f"<{self.name} {self._reason or self._state.value}, {self._commands} commands>"
+        return f"<{self.name} {self._reason or self._standing}, {self._commands} commands>"
 
     @property
     def name(self) -> str:
         return f"modal-{self._id}"
 
     async def start(self) -> None:
-        if self._state is not State.NEW:
-            raise RuntimeFault(f"box {self.name} is {self._state.value}; a box starts once")
-        self._state = State.STARTING
+        self._standing.begin_start()
         self._making = asyncio.create_task(self._make(), name=f"make {self.name}")
         try:
             # The request that makes a sandbox is not cut short: one that is made after we stopped listening would live.
@@ -82,14 +73,14 @@ class ModalLife:
             with suppress(RuntimeFault):  # What could not be freed stays in the journal; the first error is the news.
                 await self.stop()
             raise
-        if self._state is not State.STARTING:
-            raise RuntimeLost(f"box {self.name} {self._reason or 'was stopped while it started'}")
-        self._state = State.RUNNING
+        if self._reason:
+            raise RuntimeLost(f"box {self.name} {self._reason}")
+        self._standing.end_start()
 
     async def _make(self) -> None:
-        self._write_down("")
+        await self._write_down("")
         self._sandbox = await self._created()
-        self._write_down(self._sandbox.object_id)
+        await self._write_down(self._sandbox.object_id)
         self._link = link = ModalLink(self._sandbox, self.name)
         self._watching = asyncio.create_task(self._watch(link), name=f"watch {self.name}")
         self._shell = shell = RemoteShell(link, self.config.directory)
@@ -116,7 +107,7 @@ class ModalLife:
             self._asking = False
 
     def _meaning(self, error: Exception) -> Retry | None:
-        return meaning(error) if self._state is State.STARTING else None
+        return meaning(error) if self._standing.state is State.STARTING else None
 
     async def _tell_own(self, link: ModalLink) -> str:
         """The processes that belong to the box itself, so that all others can be told from them."""
@@ -128,11 +119,11 @@ class ModalLife:
             raise RuntimeFault(f"the first process of box {self.name} did not come up")
         return said.decode().removeprefix("rollwright own").strip()
 
-    def _write_down(self, sandbox_id: str) -> None:
+    async def _write_down(self, sandbox_id: str) -> None:
+        """To its end also when cancelled: a write that outlives its caller would come after the last word."""
         clues = {"app": self.config.app, "name": self.name, "sandbox": sandbox_id}
         try:
-            # On the loop, since it is short: a write that outlives a cancelled start would come after the last word.
-            self._journal.open("modal", self.name, clues)
+            await shielded(in_thread(self._journal.open, "modal", self.name, clues), within_s=_NOTE_S)
         except OSError as error:
             raise RuntimeFault(f"box {self.name} could not be written down in {self._journal}: {error}") from error
 
@@ -150,8 +141,8 @@ class ModalLife:
 
     async def stop(self) -> None:
         if self._stopping is None:
-            began = self._state is not State.NEW
-            self._state = State.STOPPED
+            began = self._standing.state is not State.NEW
+            self._standing.stop()
             if self._link is not None:
                 self._link.end("was stopped")
             self._stopping = asyncio.create_task(self._close(began), name=f"stop {self.name}")
@@ -177,13 +168,13 @@ class ModalLife:
         finally:
             if self._sandbox is not None:
                 await self._sandbox.detach.aio()
-        self._journal.close(self.name)
+        await in_thread(self._journal.close, self.name)
 
     async def _let_go(self) -> None:
         """Close what this side holds open into the box."""
 
     async def alive(self) -> bool:
-        if self._state is not State.RUNNING or self._link is None:
+        if not self._standing.running or self._link is None:
             return False
         try:
             async with asyncio.timeout(CALL_S):
@@ -195,8 +186,10 @@ class ModalLife:
         return await self._sandbox.poll.aio()
 
     def _running(self) -> RemoteShell:
-        if self._state is not State.RUNNING or self._shell is None:
-            raise RuntimeLost(f"box {self.name} {self._reason or f'is {self._state.value}'}")
+        if self._reason:
+            raise RuntimeLost(f"box {self.name} {self._reason}")
+        self._standing.check_running()
+        assert self._shell is not None
         return self._shell
 
     def _linked(self) -> ModalLink:
@@ -205,14 +198,15 @@ class ModalLife:
 
     def _check(self, epoch: int) -> None:
         """RuntimeLost for whoever was in the box before it was reset, stopped or lost."""
-        if self._state in (State.LOST, State.STOPPED):
+        if self._standing.state in (State.LOST, State.STOPPED):
             self._running()
         if epoch != self._epoch:
             raise RuntimeLost(f"box {self.name} was reset while a program ran in it")
 
     def _lose(self, reason: str) -> None:
-        if self._state is not State.STOPPED:
-            self._state, self._reason = State.LOST, self._reason or reason
+        if self._standing.state is not State.STOPPED:
+            self._standing.lose()
+            self._reason = self._reason or reason
         if self._link is not None:
             self._link.end(reason)
 

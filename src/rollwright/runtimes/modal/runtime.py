@@ -35,7 +35,7 @@ from rollwright.runtimes.warm.inbox import Inbox
 from rollwright.wire import RuntimeFault, RuntimeLost
 
 from .config import ModalConfig
-from .life import CALL_S, ModalLife, State
+from .life import CALL_S, ModalLife
 from .processes import END_STRAYS, NO_SCRIPTS, TELL, script_line
 from .vendor import Vendor
 
@@ -179,7 +179,7 @@ class ModalRuntime(ModalLife):
     async def _call_off(self, shell: RemoteShell, number: int) -> None:
         """End a command that nobody waits for, also one that is still on its way. A box where that fails is not used
         again: what runs in it is nobody's."""
-        if self._state is not State.RUNNING:
+        if not self._standing.running:
             return
         try:
             await shielded(shell.kill(number), within_s=_KILL_S)
@@ -257,7 +257,7 @@ class ModalRuntime(ModalLife):
 
     async def reset(self) -> None:
         shell = self._running()
-        self._state = State.RESETTING
+        self._standing.begin_reset()
         self._epoch += 1
         try:
             await self._let_go()
@@ -267,8 +267,9 @@ class ModalRuntime(ModalLife):
             # Half a reset is none: this box is never used again, it can only be stopped.
             self._lose("could not be reset")
             raise
-        if self._state is State.RESETTING:
-            self._state = State.RUNNING
+        if self._reason:
+            raise RuntimeLost(f"box {self.name} {self._reason}")
+        self._standing.end_reset()
 
     async def _told(self, line: str) -> bytes:
         try:

@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from rollwright.runtimes.contract import ExecResult, Process, Reach, Warm
-from rollwright.runtimes.journal import Journal
+from rollwright.runtimes.journal import Clues, Journal
 from rollwright.runtimes.local import shielded
 from rollwright.runtimes.local.environment import checked
+from rollwright.runtimes.local.threads import in_thread
 from rollwright.runtimes.remote import Lifetime, LinkBroken, create_patiently
 from rollwright.runtimes.slots import CpuSlots
 from rollwright.runtimes.standing import Standing, check_argv
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 _POST_S = 60.0
 _CLOSE_S = 120.0
+_NOTE_S = 30.0
 
 
 class PrimeRuntime:
@@ -141,7 +143,7 @@ class PrimeRuntime:
     async def expose(self, port: int) -> str:
         box = self._running()
         url = await box.within(box.expose(port))
-        self._note(box)
+        await self._note({"id": box.id, "network": box.network_id})
         return url
 
     async def forward(self, port: int) -> str:
@@ -191,7 +193,7 @@ class PrimeRuntime:
         assert self._client is not None
         client, self._generations = self._client, self._generations + 1
         key = f"{self._id}-{self._generations}"
-        self._journal.open("prime", self.name, {"label": self.name})
+        await self._note({})
         self._asked = True
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.config.start_timeout_s
@@ -209,7 +211,7 @@ class PrimeRuntime:
             raise RuntimeFault(f"the vendor refused to create a box: {_words(error)}") from error
         lifetime = Lifetime(self.config.lifetime_minutes * 60.0, self.config.idle_minutes * 60.0)
         box = self._box = Generation(client, self.config, self._box_id, lifetime, self._slots)
-        self._note(box)
+        await self._note({"id": box.id, "network": box.network_id})
         try:
             async with asyncio.timeout_at(deadline):
                 with sdk.told(f"starting box {box.id}"):
@@ -251,7 +253,7 @@ class PrimeRuntime:
             elif self._asked:
                 for sandbox_id in await sdk.labelled(self._client, self.name):
                     await sdk.delete(self._client, sandbox_id)
-            self._journal.close(self.name)
+            await in_thread(self._journal.close, self.name)
         finally:
             await sdk.let_go()
 
@@ -270,8 +272,10 @@ class PrimeRuntime:
         if box.survived:
             self._standing.lose()
 
-    def _note(self, box: Generation) -> None:
-        self._journal.open("prime", self.name, {"label": self.name, "id": box.id, "network": box.network_id})
+    async def _note(self, known: Clues) -> None:
+        """Write down what a sweep needs. To its end also when cancelled: it must not come after the last word."""
+        clues = {"label": self.name, **known}
+        await shielded(in_thread(self._journal.open, "prime", self.name, clues), within_s=_NOTE_S)
 
 
 def sdk_client(runtime: PrimeRuntime) -> AsyncSandboxClient:

@@ -45,7 +45,7 @@ def _asked(diag: int, net: str) -> dict[str, list[tuple[int, int]]]:
     and then each is asked for by itself."""
     try:
         with _talk(diag) as link:
-            link.send(b"".join(map(_question, _TABLES.values())))
+            link.send(_ALL_QUESTIONS)
             answers = [_answer(link) for _ in _TABLES]
     except (OSError, struct.error):
         return {name: _alone(diag, net, name) for name in _TABLES}
@@ -84,6 +84,9 @@ def _question(table: tuple[int, int, int]) -> bytes:
     return struct.pack("=IHHII", _HEADER + len(body), _DIAG_BY_FAMILY, _DUMP, 1, 0) + body
 
 
+_ALL_QUESTIONS = b"".join(map(_question, _TABLES.values()))
+
+
 def _answer(link: socket.socket) -> list[tuple[int, int]]:
     """Ports and inodes of all sockets that were asked for; OSError where the kernel has no answer."""
     found: list[tuple[int, int]] = []
@@ -109,6 +112,7 @@ def _read(path: str, name: str) -> list[tuple[int, int]]:
 
 
 def _table(path: str) -> Iterator[list[bytes]]:
-    with suppress(FileNotFoundError), open(path, "rb") as file:
-        for line in file.read().splitlines()[1:]:
+    # Without a buffer: whatever is there comes in one or two reads.
+    with suppress(FileNotFoundError), open(path, "rb", buffering=0) as file:
+        for line in file.readall().splitlines()[1:]:
             yield line.split()

@@ -66,6 +66,11 @@ class Crew:
     def idle(self) -> bool:
         return not (self._lanes or self._opening or self.waiting)
 
+    @property
+    def presses(self) -> bool:
+        """Whether more calls wait than lanes are about to open for: only then one may lie at a door."""
+        return len(self.waiting) > len(self._opening)
+
     def ask(self, body: bytes, env: Mapping[str, str], timeout_s: float) -> Ask:
         """A call in the queue. Whoever asks awaits its answer, and abandons it when that was cancelled."""
         loop = asyncio.get_running_loop()
@@ -75,7 +80,7 @@ class Crew:
             return ask
         self.waiting.append(ask)
         self.open_lanes()
-        if self.waiting:
+        if self.presses:
             for lane in self._lanes:
                 if lane.has_room:
                     lane.feed()
@@ -107,6 +112,13 @@ class Crew:
             task.cancel()
         if opening:
             await asyncio.wait(opening)
+
+    def _opened(self, opening: asyncio.Task[None]) -> None:
+        """Whatever was left for it and was not taken may lie at a door now."""
+        self._opening.discard(opening)
+        for lane in list(self._lanes):
+            if self.presses and lane.has_room:
+                lane.feed()
 
     async def _open(self) -> None:
         try:
@@ -144,7 +156,7 @@ class Crew:
                 self.home.give_back(worker)
             opening = asyncio.create_task(self._open(), name="open a lane")
             self._opening.add(opening)
-            opening.add_done_callback(self._opening.discard)
+            opening.add_done_callback(self._opened)
 
     def _fail_all(self, error: Exception) -> None:
         while self.waiting:
@@ -173,6 +185,8 @@ class Lane:
         """Give the worker what it can take; where there is nothing more, the lane ends."""
         waiting = self._crew.waiting
         while waiting and len(self._given) < _GIVEN and self._may_go_on():
+            if self._given and not self._crew.presses:
+                break
             ask = waiting.popleft()
             if ask.answer.done():
                 continue

@@ -43,6 +43,15 @@ class SeatedCommand(Command):
             self._zygote.lose("zygote hangs")
         await super().end()
 
+    async def _await_exit(self, timeout_s: float) -> None:
+        """A child's time begins with its call, and not while its zygote is busy with something else (law 6)."""
+        await super()._await_exit(timeout_s)
+        if not self.offspring.exited.done():
+            await asyncio.wait({self.offspring.begun}, timeout=_BIRTH_S)
+            left_s = self.offspring.begun_at + timeout_s - asyncio.get_running_loop().time()
+            if left_s > 0:
+                await super()._await_exit(left_s)
+
     def _spawn(self, launch: Launch, stdin: int, stdout: int, stderr: int) -> Offspring:
         silent = stdin == subprocess.DEVNULL
         if silent:

@@ -47,6 +47,7 @@ class Offspring:
         loop = asyncio.get_running_loop()
         self.exited: asyncio.Future[None] = loop.create_future()
         self.begun: asyncio.Future[None] = loop.create_future()
+        self.begun_at = 0.0
         self.pid = 0
         self.fault = ""
         """Why this was no whole run of the script, where it was none."""
@@ -69,6 +70,7 @@ class Offspring:
     def on_begun(self, pid: int) -> None:
         self.pid = pid
         self.ran = True
+        self.begun_at = self.begun.get_loop().time()
         note_settler(pid)
         _settle(self.begun)
 

@@ -46,6 +46,7 @@ class Script:
             self.tree = ast.parse(source)
         except (SyntaxError, ValueError):
             raise Refused("syntax") from None
+        self.main = _program(path)
         self.kept = None
         self.steps = None
         """What is left of a warmup that yields."""
@@ -116,20 +117,20 @@ class Script:
 
     def run(self, argv):
         """Run it as `__main__`; the exit status. Frames of this file are cut off from what it tells about itself."""
-        main = types.ModuleType("__main__")
-        # What a cold interpreter puts there, and nothing else.
-        names = {
-            "__file__": self.path,
-            "__cached__": None,
-            "__builtins__": sys.modules["builtins"],
-            "__annotations__": {},
-        }
-        main.__dict__.update(names)
-        main.__loader__ = importlib.machinery.SourceFileLoader("__main__", self.path)
-        sys.modules["__main__"] = main
+        sys.modules["__main__"] = self.main
         sys.argv = [self.path, *argv]
         sys.orig_argv = [sys.orig_argv[0], self.path, *argv]
-        return ending.run_and_finish(self.code, main)
+        return ending.run_and_finish(self.code, self.main)
+
+
+def _program(path):
+    """The module that a script is run as, with what a cold interpreter puts there and nothing else. Made before the
+    fork: what a child does not do, it pays nothing for."""
+    main = types.ModuleType("__main__")
+    names = {"__file__": path, "__cached__": None, "__builtins__": sys.modules["builtins"], "__annotations__": {}}
+    main.__dict__.update(names)
+    main.__loader__ = importlib.machinery.SourceFileLoader("__main__", path)
+    return main
 
 
 def _imports(body):
@@ -202,8 +203,9 @@ def _watched():
         raise Refused("environment")
 
 
-def load(path, digest, at_start):
-    """The script, loaded. `at_start` are the modules that a cold interpreter has loaded before its script, too."""
+def load(path, digest, at_start, *, whole=False):
+    """The script, loaded. `at_start` are the modules that a cold interpreter has loaded before its script, too; `whole`
+    leaves no step of its warmup for later."""
     directory = os.path.dirname(path)
     _check_neighbours(directory, at_start)
     forking.suspect(at_start)
@@ -212,6 +214,9 @@ def load(path, digest, at_start):
     for ours in _OURS:
         del sys.modules[ours]
     script.load()
+    while whole and script.steps is not None:
+        script.go_on()
+    script.late.clear()
     return script
 
 

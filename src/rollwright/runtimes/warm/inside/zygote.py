@@ -2,7 +2,7 @@
 # Runs under the interpreter of a script, which may be older than ours: plain Python 3.10, unannotated.
 """A process that has loaded what a script needs, and forks a fresh child for every call of it.
 
-    zygote.py CHANNEL SCRIPT SHA256
+    zygote.py CHANNEL SCRIPT SHA256 [whole]
 
 Runs under the script's own interpreter, apart from Rollwright, which it does not import; only the standard library is
 used. Requests arrive as packets on CHANNEL, a descriptor that no child keeps: an id, the call's description, and the
@@ -46,8 +46,9 @@ _read_json = json.JSONDecoder().scan_once
 # A warmup goes on after such a silence, or when calls have taken so much more than what is usual for a warm one.
 _SILENCE_MS = 20
 _USUAL_S, _LOST_S = 0.03, 0.3
-# Children that wait for a call: the next finds one while another is forked.
-_AHEAD = 2
+# Children that wait for a call: when so few are left, others are forked in a row. Between two forks every page that is
+# written to is copied, so it is cheaper to do nothing else there.
+_FEW, _MANY = 1, 4
 
 
 def _whole(fd):
@@ -86,6 +87,7 @@ class Server:
         self.lost_s = 0.0
         self.refusal = ""
         self.starved = False
+        self.filling = False
 
     def serve(self):
         while True:
@@ -107,7 +109,11 @@ class Server:
 
     def _wants_spare(self):
         """Only once there were calls, and while there are: they come in bursts."""
-        return self.calls and self.collapsed and len(self.spares) < _AHEAD and not self.starved
+        if self.starved or not self.calls or not self.collapsed:
+            return False
+        count = len(self.spares)
+        self.filling = count <= _FEW or (self.filling and count < _MANY)
+        return self.filling
 
     def close(self):
         self._drop_spares()
@@ -321,7 +327,7 @@ def main(words):
     os.close(nowhere)
     try:
         seating.prepare()
-        script = loading.load(words[1], words[2], _AT_START)
+        script = loading.load(words[1], words[2], _AT_START, whole="whole" in words[3:])
         seating.prepare_stdin()
     except loading.Refused as refusal:
         channel.send(_HEAD.pack(b"N", 0) + str(refusal).encode())

@@ -15,13 +15,13 @@ worker that has served others. It sets no alarm: the deadline is the caller's, m
 import logging
 import re
 import sys
-from collections.abc import Iterator
 
 import sympy.parsing.sympy_parser as sympy_parser  # type: ignore[import-not-found, import-untyped, unused-ignore]
 from math_verify import parse, verify  # type: ignore[import-not-found, unused-ignore]
 
 # Without deadlines of its own the library warns on stderr, once per process, which would tell a warm run from a cold.
-logging.getLogger("math_verify").setLevel(logging.ERROR)
+if logging.getLogger("math_verify").level != logging.ERROR:
+    logging.getLogger("math_verify").setLevel(logging.ERROR)
 
 NUMBER = r"(?:(?<![\w)\]}])-)?\\?\$?(?:(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?(?:/[0-9]+)?|\.[0-9]+)"
 LAST_NUMBER = re.compile(NUMBER)
@@ -121,6 +121,8 @@ def _lend_names() -> None:
     that is built otherwise goes on gathering.
     """
     read = getattr(sympy_parser, "parse_expr", None)
+    if dict in map(type, getattr(read, "__defaults__", None) or ()):
+        return  # As in every fork.
     code, defaults = getattr(read, "__code__", None), getattr(read, "__defaults__", None)
     words = code.co_varnames[: code.co_argcount] if code else ()
     place = words.index("global_dict") - len(words) if "global_dict" in words else 0
@@ -138,7 +140,7 @@ def _lend_names() -> None:
     read.__defaults__ = tuple(lent)
 
 
-def warmup() -> "Iterator[None]":
+def warmup() -> object:
     """What a zygote runs after import: grammars and caches are built on first use, not on import.
 
     It serves after the first step, which is all that numbers need, and goes on with the others when it has time.
