@@ -1,4 +1,4 @@
-"""One command and a trainer over a socket: settings from a file, a further source, an evaluation, every rollout kept."""
+"""One command and a trainer over a socket: settings from a file, a further source, an evaluation, rollouts kept."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ def test_a_trainer_follows_over_a_socket(place: Path) -> None:
     argv = [sys.executable, "-m", "rollwright", "orchestrate", "run.toml", "--json"]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
-            assert process.stderr is not None and process.stdout is not None
+            assert process.stderr is not None
+            assert process.stdout is not None
             address = next(line.split()[3] for line in process.stderr if line.startswith("Trainers connect to"))
             key = Path("out/trainer.key").read_text()
             with BatchReceiver(address, key=key) as receiver:

@@ -1,6 +1,6 @@
 """Images beside ids: sent with their placeholders, widened by the server, on record as the model saw them."""
 
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
 from itertools import pairwise
 
 import numpy as np
@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tiny
+from ears import events_from
 from rollwright.dialects import ImageStore
 from rollwright.engines.config import RelayConfig, TokensConfig
 from rollwright.engines.scripted import ScriptedConfig, ScriptedServer
@@ -78,8 +79,7 @@ async def ask(engine, messages, stream=False, **sampling):
     call = ModelCall("", tuple(messages), (LOOK,), sampling=Sampling(**sampling))
     if not stream:
         return await engine.complete(call)
-    async with aclosing(engine.stream(call)) as events:
-        return reply_of([event async for event in events])
+    return reply_of(await events_from(engine, call))
 
 
 async def talk(engine, count, stream=False):
