@@ -21,7 +21,7 @@ from rollwright.wire.arrays import Ids, Ints
 from .partitions import Bins, Expired, descend, first_fit, greedy, karmarkar_karp, loads_of
 from .samples import Sample
 
-_STEPS = 1_500
+_STEPS = 1_200
 """Of refinement in all, so that a packing ends and is repeatable also where there is plenty of time."""
 _ROUNDS = 200
 """Fresh starts from the best that was found, at most."""

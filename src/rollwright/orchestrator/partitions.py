@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 
@@ -73,7 +73,8 @@ def loads_of(sizes: Ints, where: Ints, bins: int) -> Ints:
     return np.bincount(where, weights=sizes, minlength=bins).astype(np.int64)
 
 
-class Bins(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Bins:
     """What numbers are put into. Bins are emptied in sets of `ranks`, heaviest first, and a set takes as long as its
     heaviest one: that is the leader of the set."""
 
@@ -141,7 +142,8 @@ class _Sets:
 
 def _evened(shifts: Ints, load: int, others: Ints, targets: Ints) -> Ints:
     """By how much the fuller of two bins falls."""
-    return load - np.maximum(load - shifts, others + shifts)
+    falls: Ints = load - np.maximum(load - shifts, others + shifts)
+    return falls
 
 
 def _change(sizes: Ints, where: Ints, loads: Ints, heavy: int, gain: Callable[[Ints, int, Ints, Ints], Ints]) -> bool:
