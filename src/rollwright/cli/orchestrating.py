@@ -66,6 +66,10 @@ class OrchestrateRun:
                     raise
                 self._talk.say(f"Interrupted. Add --resume -o {self._job.place} to go on.")
                 return 1
+            except OSError as error:
+                place, reason = self._job.place, error.strerror or str(error)
+                self._talk.say(f"Error: {place} cannot be written: {reason}; mend that, then add --resume -o {place}")
+                return 1
         self._tell(report)
         return 0
 
