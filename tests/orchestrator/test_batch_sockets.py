@@ -250,9 +250,15 @@ async def test_a_trainer_goes_on_in_the_middle_of_a_batch_after_the_sender_was_r
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """Below the ports that the system gives to whoever connects: a trainer that knocks at one of those while nobody
+    listens may be given that very port, meet itself, and keep the sender from it."""
+    while True:
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", random.randint(15_000, 30_000)))
+            except OSError:
+                continue
+            return probe.getsockname()[1]
 
 
 class Side:
