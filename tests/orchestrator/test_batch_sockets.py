@@ -250,8 +250,7 @@ async def test_a_trainer_goes_on_in_the_middle_of_a_batch_after_the_sender_was_r
 
 
 def free_port() -> int:
-    """Below the ports that the system gives to whoever connects: a trainer that knocks at one of those while nobody
-    listens may be given that very port, meet itself, and keep the sender from it."""
+    """Below those that the system gives to anybody, who might take it while the sender is dead."""
     while True:
         with socket.socket() as probe:
             try:
