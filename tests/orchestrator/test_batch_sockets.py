@@ -246,13 +246,31 @@ async def test_a_trainer_goes_on_in_the_middle_of_a_batch_after_the_sender_was_r
         await sender.close()
 
 
+async def test_the_last_ack_is_answered_though_the_sender_closes_upon_it(tmp_path, receivers):
+    for step in range(1, 6):
+        sender = ZmqSender(tmp_path, sync=False)
+        await sender.send(batch_of(step))
+        receiver = receivers(sender.address, key=sender.key)
+        await asyncio.to_thread(receiver.receive, WAIT_S)
+        acking = asyncio.create_task(asyncio.to_thread(receiver.ack, step, 5.0))
+        while sender.acked < step:
+            await asyncio.sleep(0)
+        await sender.close()
+        await acking
+
+
 # Kills
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """Below those that the system gives to anybody, who might take it while the sender is dead."""
+    while True:
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", random.randint(15_000, 30_000)))
+            except OSError:
+                continue
+            return probe.getsockname()[1]
 
 
 class Side:

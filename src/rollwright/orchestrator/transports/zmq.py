@@ -26,6 +26,7 @@ _log = logging.getLogger(__name__)
 _POLL_MS = 100
 _MAX_LETTER_BYTES = 4096
 _CLOSE_WITHIN_S = 5.0
+_LAST_WORDS_MS = 1000
 HEARTBEAT_MS, SILENCE_MS = 2000, 30_000
 """A peer whose machine is gone is let go after this silence."""
 
@@ -71,7 +72,9 @@ class ZmqSender(ShelfSender):
                 if self._socket.poll(_POLL_MS):
                     self._answer_one()
         finally:
-            self._context.destroy(linger=0)
+            # A trainer that was the reason to close waits for the answer to its last ack.
+            self._socket.close(linger=_LAST_WORDS_MS)
+            self._context.term()
 
     def _answer_one(self) -> None:
         peer, *frames = self._socket.recv_multipart()
