@@ -124,6 +124,11 @@ async def test_a_stalled_worker_is_named_and_spared(puppets, runs):
 @pytest.mark.soak
 async def test_a_loop_blocked_for_a_minute_is_named_and_spared_and_its_neighbours_go_on(puppets, runs):
     async with puppets(workers=2, slots=SlotSettings(stall_limit_s=90.0)) as (_, client):
+
+        async def both_ready():
+            return [worker["phase"] for worker in await workers(client)] == ["ready", "ready"]
+
+        await until(both_ready)
         blocked = asyncio.create_task(client.run(play("block:60")))
         await until(runs)
         done = 0
