@@ -12,7 +12,7 @@ from rollwright.wire import Message, ToolSpec, UsageError
 
 from .calls_invoke import InvokeCalls
 from .jsons import printed, tool_object
-from .table import Family, Past, Results, Shown, Speech, Thinking, Wrap, as_is
+from .table import Family, Past, Results, Shown, Speech, Thinking, Wrap, any_text, as_is
 
 _END = "[e~["
 _BEGIN, _FINISH = "<minimax:tool_call>", "</minimax:tool_call>"
@@ -65,10 +65,6 @@ def _trim_newlines(text: str) -> str:
     return text.strip("\n")
 
 
-def _always(text: str) -> bool:
-    return True
-
-
 MINIMAX_M2 = Family(
     name="minimax-m2",
     fingerprints=("a3e05b110e2d1ccf5373f2d2a09f8e2e",),
@@ -87,7 +83,7 @@ MINIMAX_M2 = Family(
             shown=Shown.ONLY_FILLED,
             past=Past.DROPPED,
             prompt="<think>\n",
-            tells_query=_always,
+            tells_query=any_text,
             without_query=True,
             in_content=True,
             rest=_trim_newlines,
