@@ -7,8 +7,10 @@ Four ways in one run, over the same answers and on the same CPU slots (as many a
   reference  the design that was published before: one warm worker per pooled runtime, so `--concurrency` imports
   fork       `warm=True`: one import, one fork per call
   shared     `warm="shared"`: one import, calls in workers that stay
-Starting is part of every way: each begins with nothing loaded. Times are wall time of the whole run over its calls;
-`..._cpu_ms` is the CPU time of all processes of that run, ours included, over the same calls.
+Starting is part of every way: each begins with nothing loaded. The verifier's warmup yields, so that a zygote serves
+after the first step; the others, which only symbolic answers need, are not run while such calls wait. Times are wall
+time of the whole run over its calls; `..._cpu_ms` is the CPU time of all processes of that run, ours included, over the
+same calls, but for that of shared workers, which end with their zygote and are counted by nobody.
 `peak_rss_mb` is what all processes of the warm fork run take together, shared pages counted once (PSS), at its highest.
 
 The answers are such as come from gsm8k: of twenty, fourteen end in the right number, three in a wrong one, and one each
