@@ -5,6 +5,7 @@ over, and answers are sampled in ways that rendering them again would not give.
 """
 
 import asyncio
+from pathlib import Path
 
 import numpy as np
 from hypothesis import given, settings
@@ -14,7 +15,8 @@ from rollwright.engines.config import RelayConfig
 from rollwright.engines.relay import RelayEngine
 from rollwright.engines.scripted import ScriptedConfig, ScriptedServer
 from rollwright.orchestrator import Batch, samples_of
-from rollwright.orchestrator.transports import BatchReceiver, BatchWriter
+from rollwright.orchestrator.transports import BatchReceiver
+from rollwright.orchestrator.transports.files import write_batch
 from rollwright.rollouts import Environment
 from rollwright.tasks import Task, Taskset, reward
 from rollwright.wire import Stop, assistant, user
@@ -85,7 +87,7 @@ async def roll(story, rerender, layers, directory):
             trace = await serving.run(Talk(id="t", prompt="Begin."))
         # The first two calls prove that the engine tells its tokens.
         log = server.log[2:]
-    await BatchWriter(directory).send(Batch.of(1, samples_of(trace)))
+    await asyncio.to_thread(write_batch, Path(directory), Batch.of(1, samples_of(trace)), sync=False)
     (batch,) = BatchReceiver(directory)
     return trace, log, batch
 

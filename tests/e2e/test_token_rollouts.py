@@ -5,6 +5,7 @@ no tokenizer would choose, tool results hold control strings, and some answers a
 """
 
 import asyncio
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +18,8 @@ from rollwright.engines.scripted import ScriptedConfig, ScriptedServer
 from rollwright.engines.tokens import TokensEngine
 from rollwright.harnesses import ChatHarness
 from rollwright.orchestrator import Batch, samples_of
-from rollwright.orchestrator.transports import BatchReceiver, BatchWriter
+from rollwright.orchestrator.transports import BatchReceiver
+from rollwright.orchestrator.transports.files import write_batch
 from rollwright.renderers.contract import ThinkingPolicy
 from rollwright.rollouts import Environment
 from rollwright.tasks import Task, Taskset, reward, tool
@@ -79,7 +81,7 @@ async def roll(turns, path, history, max_tokens, directory):
             trace = await serving.run(task)
         # The first two calls prove that the engine tells its tokens.
         log = server.log[2:]
-    await BatchWriter(directory).send(Batch.of(1, samples_of(trace)))
+    await asyncio.to_thread(write_batch, Path(directory), Batch.of(1, samples_of(trace)), sync=False)
     (batch,) = BatchReceiver(directory)
     return trace, log, batch
 

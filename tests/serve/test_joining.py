@@ -28,6 +28,9 @@ class IdleHost:
     def vitals(self):
         return {}
 
+    def tell_policy(self, version):
+        return
+
 
 @pytest.fixture
 def house(tmp_path, puppets):

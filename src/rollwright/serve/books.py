@@ -8,13 +8,13 @@ is no longer the request's own is dropped and counted.
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from .berths import Berths
+from .deadlines import Deadlines
 from .protocol import Done, Drop, Envelope, Failed, Part, Run, Submit, Trouble, Voided, Withdraw
 from .unread import Unread
 
@@ -103,9 +103,8 @@ class Books:
         self._seats: dict[Peer, Seat] = {}
         self._berths: Berths[Seat] = Berths()
         self._affinity: OrderedDict[tuple[Peer, str], Peer] = OrderedDict()
-        self._deadlines: list[tuple[float, int, Request]] = []
+        self._deadlines: Deadlines[Request] = Deadlines()
         self._next_ticket = 0
-        self._serial = 0
         self.failing = ""
         """Why nothing is taken any more; empty while all is well."""
 
@@ -127,8 +126,7 @@ class Books:
         self._by_client.setdefault(client, {})[asked.request] = request
         self._weights[client] += asked.rollouts
         self.counts["submitted"] += 1
-        self._serial += 1
-        heapq.heappush(self._deadlines, (request.expires, self._serial, request))
+        self._deadlines.add(request)
         self._enqueue(request)
         return self.place(now)
 
@@ -198,19 +196,10 @@ class Books:
     def expire(self, now: float) -> list[Letter]:
         """End what is past its deadline."""
         letters: list[Letter] = []
-        while self._deadlines and (self._deadlines[0][0] <= now or self._deadlines[0][2].over):
-            request = heapq.heappop(self._deadlines)[2]
-            if not request.over:
-                words = f"{request.asked.label} took longer than {request.asked.timeout_s:g} s"
-                letters += self._end(request, Failed(request.asked.request, Trouble.TIMED_OUT, words))
-        self._forget_deadlines()
+        for request in self._deadlines.due(now, len(self._requests)):
+            words = f"{request.asked.label} took longer than {request.asked.timeout_s:g} s"
+            letters += self._end(request, Failed(request.asked.request, Trouble.TIMED_OUT, words))
         return letters
-
-    def _forget_deadlines(self) -> None:
-        """Requests that ended long before their deadline would keep their frames in memory until then."""
-        if len(self._deadlines) > 2 * len(self._requests) + 64:
-            self._deadlines = [entry for entry in self._deadlines if not entry[2].over]
-            heapq.heapify(self._deadlines)
 
     # Workers
 
@@ -392,10 +381,6 @@ class Books:
             "clients": len(self._by_client),
             "counts": dict(self.counts),
         }
-
-    def held_by(self, peer: Peer) -> Iterable[Request]:
-        seat = self._seats.get(peer)
-        return () if seat is None else tuple(seat.held.values())
 
 
 def _has_room(seat: Seat, request: Request) -> bool:

@@ -21,14 +21,14 @@ from rollwright.wire import WireError
 
 from .books import Books, Bounds, Letter, Peer
 from .bundles import Carried, open_bundle
-from .launching import GUEST, Exit, Launcher, WorkerOrder
+from .launching import GUEST, Launcher, WorkerOrder
 from .orders import OrderError, Orders
 from .post import Post
 from .protocol import (
+    SAY_HELLO,
     VERSION,
     Arrived,
     Ask,
-    Beat,
     Bye,
     Cancel,
     Done,
@@ -50,9 +50,8 @@ from .protocol import (
     Trouble,
     Welcome,
     Withdraw,
-    unpack,
 )
-from .pulse import lag_vitals, own_vitals
+from .pulse import lag_vitals, own_vitals, read_beat
 from .settings import BrokerSettings
 from .slots import Life, Phase, Slots, SlotsSpent
 from .wiring import Locks, bound, told_end
@@ -173,7 +172,7 @@ class Broker:
         if isinstance(said, Hello):
             self._welcome(peer, said)
         elif peer not in self._clients:
-            self._send(self._front, peer, Refused("say hello first"))
+            self._send(self._front, peer, Refused(SAY_HELLO))
         elif isinstance(said, Submit):
             self._submit(peer, said, frames)
         elif isinstance(said, Tick):
@@ -272,15 +271,13 @@ class Broker:
 
     def _on_pulse(self, frames: Sequence[zmq.Frame]) -> None:
         try:
-            beat: Beat = unpack(frames[0].buffer, Beat)
-            vitals = msgspec.json.decode(frames[1].buffer, type=dict[str, float]) if len(frames) > 1 else {}
-        except (WireError, msgspec.DecodeError) as error:
+            beat, vitals = read_beat([frame.buffer for frame in frames])
+        except WireError as error:
             log.warning("a pulse was no message of ours: %s", error)
             return
         life = self.slots.life(beat.slot, beat.life)
-        if life is None or not self._knows(beat.token):
-            return
-        self._pulse_came(life, beat.loop_age_s, beat.stack, vitals)
+        if life is not None and self._knows(beat.token):
+            self._pulse_came(life, beat.loop_age_s, beat.stack, vitals)
 
     def _pulse_came(self, life: Life, loop_age_s: float, stack: str, vitals: dict[str, float]) -> None:
         before = life.phase
@@ -325,7 +322,8 @@ class Broker:
 
     def _watch(self, now: float) -> None:
         for exit in self._launcher.exits():
-            self._ended(exit, now)
+            if (life := self.slots.life(exit.slot, exit.life)) is not None:
+                self._bury(life, exit.words, now)
         self._excuse(now)
         for lost in self.slots.hopeless(now):
             # Ended first: a process that is only stopped could wake up and answer.
@@ -346,16 +344,9 @@ class Broker:
                 self._pulse_came(life, life.loop_age_s + now - life.last_beat, HELD, life.vitals)
 
     def _launch(self, life: Life) -> None:
-        settings = self._settings
-        order = WorkerOrder(
-            life.slot, life.number, self.address.encode(), settings.host, settings.options, settings.capacity
-        )
-        self._launcher.start(order)
-
-    def _ended(self, exit: Exit, now: float) -> None:
-        life = self.slots.life(exit.slot, exit.life)
-        if life is not None:
-            self._bury(life, exit.words, now)
+        told = self._settings
+        place = life.slot, life.number, self.address.encode()
+        self._launcher.start(WorkerOrder(*place, told.host, told.options, told.capacity))
 
     def _bury(self, life: Life, why: str, now: float) -> None:
         if life.phase is not Phase.LEAVING:

@@ -223,11 +223,18 @@ class EnvClient:
                 return position not in pending.traces
         return False
 
-    async def tell_policy(self, version: int, *, timeout_s: float = 30.0) -> None:
+    async def tell_policy(self, version: int, *, timeout_s: float = 60.0) -> None:
         """The engines serve this policy version from now on; workers mark the calls that begin later with it, where
-        the engine itself does not tell. A broker that is born again is told again."""
+        the engine itself does not tell. A broker that is born again meanwhile, or later, is told again."""
         self._policy = version
-        await self.ask("policy", str(version), timeout_s=timeout_s)
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        while True:
+            try:
+                await self.ask("policy", str(version), timeout_s=5.0)
+                return
+            except Unserved:
+                if asyncio.get_running_loop().time() >= deadline:
+                    raise
 
     async def ask(self, verb: str, value: str = "", *, timeout_s: float = 10.0) -> Any:
         """An order to the server; its answer is what `rollwright ctl` prints."""

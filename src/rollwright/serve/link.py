@@ -13,7 +13,7 @@ from rollwright.wire import WireError
 from rollwright.wire.codec import Buffer
 
 from .carrier import Carrier
-from .protocol import VERSION, Bye, Done, Envelope, Hello, Part, Refused, ServerLost, Tick, ToClient, Welcome
+from .protocol import SAY_HELLO, VERSION, Bye, Done, Envelope, Hello, Part, Refused, ServerLost, Tick, ToClient, Welcome
 from .wiring import Address, connected
 
 TICK_S = 0.5
@@ -95,6 +95,9 @@ class Link:
         self._spoke = time.monotonic()
         if isinstance(said, Welcome):
             self._welcomed(said)
+        elif isinstance(said, Refused) and said.reason == SAY_HELLO:
+            # It was born again, and something of ours came before our greeting.
+            self._hello()
         elif isinstance(said, Refused):
             self.refused = said.reason
             self._changed.set()

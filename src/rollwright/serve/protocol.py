@@ -101,6 +101,10 @@ class Bye(Envelope, frozen=True):
     """The client leaves; what it asked for is dropped."""
 
 
+SAY_HELLO = "say hello first"
+"""To a client that a reborn broker does not know."""
+
+
 class Refused(Envelope, frozen=True):
     """The last message made no sense, or came from a stranger."""
 

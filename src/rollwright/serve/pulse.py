@@ -13,15 +13,17 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
 import zmq
 
 from rollwright.telemetry.lag import LagSnapshot
+from rollwright.wire import WireError
+from rollwright.wire.codec import Buffer
 
-from .protocol import Beat, pack
+from .protocol import Beat, pack, unpack
 from .wiring import Address, connected
 
 log = logging.getLogger("rollwright.serve.worker")
@@ -101,6 +103,15 @@ class Pulse:
             for place, line in traceback.walk_stack(frame)
         ]
         return "\n".join(reversed(places))[-MAX_STACK_CHARS:]
+
+
+def read_beat(frames: Sequence[Buffer]) -> tuple[Beat, dict[str, float]]:
+    """A beat and the vitals behind it, if there are any."""
+    beat: Beat = unpack(frames[0], Beat)
+    try:
+        return beat, msgspec.json.decode(frames[1], type=dict[str, float]) if len(frames) > 1 else {}
+    except msgspec.DecodeError as error:
+        raise WireError(f"not the vitals of a worker: {error}") from error
 
 
 def lag_vitals(lag: LagSnapshot) -> dict[str, float]:

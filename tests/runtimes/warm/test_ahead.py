@@ -11,6 +11,7 @@ from rollwright.runtimes import CpuSlots, Ending, SubprocessConfig, SubprocessRu
 from rollwright.runtimes.local import census
 from rollwright.runtimes.local.census import Quarry
 from rollwright.runtimes.warm import forked, keeper
+from rollwright.runtimes.warm.zygotes import Zygote
 from rollwright.wire import RuntimeLost
 
 from .conftest import runs
@@ -88,6 +89,8 @@ async def test_a_call_that_no_child_took_runs_once(box, script, counted):
 
 async def test_a_call_that_a_hanging_zygote_was_asked_for_runs_once(box, script, counted, monkeypatch):
     monkeypatch.setattr(forked, "_BIRTH_S", 0.1)
+    # Stopping it stands for any way to hang, and one that is only stopped would be found out by its state.
+    monkeypatch.setattr(Zygote, "stopped", lambda self: False)
     path = script(COUNTS)
     zygote = await _with_spares(box, path)
     await box.reset()
@@ -98,7 +101,8 @@ async def test_a_call_that_a_hanging_zygote_was_asked_for_runs_once(box, script,
     assert counted.cold == {"zygote hangs": 1}
 
 
-async def test_time_in_which_a_zygote_is_busy_is_not_counted(box, script, counted):
+async def test_time_in_which_a_zygote_is_busy_is_not_counted(box, script, counted, monkeypatch):
+    monkeypatch.setattr(Zygote, "stopped", lambda self: False)
     path = script("print('here')")
     zygote = await _with_spares(box, path)
     os.kill(zygote.pid, signal.SIGSTOP)
