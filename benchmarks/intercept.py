@@ -5,16 +5,19 @@ function, the engine are other processes.
     python -m benchmarks.intercept --stream --chunks 100 --json        (and with --bare)
     python -m benchmarks.intercept --sessions 1 --turns 800 --tool-kb 4 --json
 
-The first is requests of programs that send their whole history each turn. The second is streams from an engine that
-sends its pieces at a steady pace; while they run, as many streams go to the engine directly, and what the interceptor
-adds is the difference between the two, quantile by quantile; with `--bare`, a relay that reads nothing is measured in
-the interceptor's place. The third is one long conversation.
+The first is requests of programs that send their whole history each turn. The second is streams, in two parts. What one
+costs is measured with 32 of them at once and an engine that sends as fast as it is read. What the interceptor adds is
+measured while 256 are under way from an engine that sends its pieces at a steady pace, against as many that go to the
+engine directly, quantile by quantile; the CPU of that part is told apart (`paced_cpu_ms_per_stream`): at that pace
+most of it is the price of waking up for each piece, which `--bare`, a relay that reads nothing, pays as well. The
+third is one long conversation.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import statistics
 from collections.abc import Sequence
 
 from rollwright.telemetry import run
@@ -23,6 +26,8 @@ from .doors.program import Listener, Program
 from .doors.ticking import Pace, ticking
 from .doors.worker import Door, Doorway, Figures, Setup, doorway
 from .report import Target, report
+
+_REPEATS, _ROUNDS = 7, 8
 
 
 async def _talk(way: Doorway, door: Door, turns: int, result: str) -> int:
@@ -59,19 +64,17 @@ async def _streams(sessions: int, chunks: int, interval_s: float, rounds: int, k
         doors = [await _opened(way) for _ in range(sessions)]
         carried = [Listener(door.url, door.key) for door in doors]
         direct = [Listener(engine_url, "") for _ in doors]
-        await _pieces(carried, interval_s)
         await way.figures()
-        through, beside = [], []
-        for _ in range(rounds):
-            pieces = await asyncio.gather(_pieces(carried, interval_s), _pieces(direct, interval_s))
-            through += pieces[0]
-            beside += pieces[1]
+        duration_s = chunks * interval_s
+        through, beside = await asyncio.gather(
+            _under_load(carried, duration_s, rounds), _under_load(direct, duration_s, rounds)
+        )
         seen = await way.figures()
         for door in doors:
             way.done(door)
     assert len(through) == len(beside) == rounds * sessions * chunks
     return {
-        "cpu_ms_per_stream": seen.cpu_s / (rounds * sessions) * 1e3,
+        "paced_cpu_ms_per_stream": seen.cpu_s / ((rounds + 2) * sessions) * 1e3,
         "added_p50_ms": (_quantile(through, 0.5) - _quantile(beside, 0.5)) * 1e3,
         "added_p99_ms": (_quantile(through, 0.99) - _quantile(beside, 0.99)) * 1e3,
         "direct_p50_ms": _quantile(beside, 0.5) * 1e3,
@@ -80,15 +83,40 @@ async def _streams(sessions: int, chunks: int, interval_s: float, rounds: int, k
     }
 
 
-async def _pieces(programs: Sequence[Listener], interval_s: float) -> list[float]:
-    """How late each piece of one stream of each program is. They begin one after the other, spread over an interval."""
+async def _stream_cpu(sessions: int, chunks: int, kind: str) -> dict[str, float]:
+    """The median of several repeats, after one that warms everything up."""
+    async with (
+        ticking(Pace(chunks, 0.0)) as engine_url,
+        doorway(Setup(engine_url=engine_url, rollouts=sessions, concurrent=sessions), kind) as way,
+    ):
+        doors = [await _opened(way) for _ in range(sessions)]
+        programs = [Listener(door.url, door.key) for door in doors]
+        spent = []
+        for _ in range(_REPEATS + 1):
+            for _ in range(_ROUNDS):
+                await _pieces(programs)
+            spent.append((await way.figures()).cpu_s / (_ROUNDS * sessions))
+        for door in doors:
+            way.done(door)
+    return {"cpu_ms_per_stream": statistics.median(spent[1:]) * 1e3}
 
-    async def begin(number: int, program: Listener) -> list[float]:
-        await asyncio.sleep(interval_s * number / len(programs))
-        return await program.stream()
 
-    streams = await asyncio.gather(*(begin(number, program) for number, program in enumerate(programs)))
-    return [piece for stream in streams for piece in stream]
+async def _pieces(programs: Sequence[Listener]) -> None:
+    """One stream of each program, all at once."""
+    await asyncio.gather(*(program.stream() for program in programs))
+
+
+async def _under_load(programs: Sequence[Listener], duration_s: float, rounds: int) -> list[float]:
+    """How late each piece is while every program has a stream. Programs begin one after the other, spread over the
+    duration of a stream; their first and their last streams are there for the others, and not counted."""
+
+    async def run(number: int, program: Listener) -> list[float]:
+        await asyncio.sleep(duration_s * number / len(programs))
+        streams = [await program.stream() for _ in range(rounds + 2)]
+        return [piece for stream in streams[1:-1] for piece in stream]
+
+    lanes = await asyncio.gather(*(run(number, program) for number, program in enumerate(programs)))
+    return [piece for lane in lanes for piece in lane]
 
 
 async def _opened(way: Doorway) -> Door:
@@ -118,7 +146,8 @@ _BOUNDS: dict[str, Target] = {
 async def _measure(options: argparse.Namespace) -> dict[str, float]:
     if options.stream:
         kind, interval_s = "bare" if options.bare else "worker", options.interval_ms / 1e3
-        return await _streams(options.sessions or 256, options.chunks, interval_s, options.rounds, kind)
+        cost = await _stream_cpu(options.sessions or 32, options.chunks, kind)
+        return cost | await _streams(options.sessions or 256, options.chunks, interval_s, options.rounds, kind)
     sessions = options.sessions or 32
     if options.engine == "function":
         return await _requests(sessions, options.turns, options.tool_kb, "")
@@ -128,14 +157,14 @@ async def _measure(options: argparse.Namespace) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sessions", type=int, help="Rollouts at once: 32, or 256 streams.")
+    parser.add_argument("--sessions", type=int, help="Rollouts at once: 32, and 256 paced streams.")
     parser.add_argument("--turns", type=int, default=50, help="Model calls of each rollout.")
     parser.add_argument("--tool-kb", type=float, default=1.0, help="Size of a tool result.")
     parser.add_argument("--engine", choices=("function", "relay"), default="function")
     parser.add_argument("--stream", action="store_true")
     parser.add_argument("--chunks", type=int, default=100, help="Pieces of a stream.")
     parser.add_argument("--interval-ms", type=float, default=100.0, help="Time between two pieces of a stream.")
-    parser.add_argument("--rounds", type=int, default=2, help="Streams of each rollout.")
+    parser.add_argument("--rounds", type=int, default=1, help="Paced streams of each rollout that are counted.")
     parser.add_argument("--bare", action="store_true", help="Measure a relay of bytes instead: the least it could be.")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
