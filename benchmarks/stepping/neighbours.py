@@ -68,6 +68,9 @@ class FedRunner:
         self._loop.call_soon(self._drain)
         return await asyncio.gather(*futures)
 
+    def cancel_rollout(self, task: str, attempt: int) -> bool:
+        return False
+
     async def tell_policy(self, version: int) -> None:
         return
 
