@@ -1,5 +1,6 @@
 """Published agents find the tools of their rollout by MCP, from a sandbox that reaches nothing but its door."""
 
+import asyncio
 import json
 
 import pytest
@@ -63,7 +64,7 @@ async def test_an_agent_calls_a_tool_of_the_environment(agent):
 @pytest.mark.parametrize("dialect", sorted(DIALECTS))
 async def test_codex_finds_its_tools_whichever_dialect_its_engine_speaks(dialect):
     """It declares them in a namespace, which only engines of its own dialect know."""
-    had("codex")
+    await asyncio.to_thread(had, "codex")
     async with ScriptedServer(ScriptedConfig(), lambda call, rng: play(call)) as server:
         config = RelayConfig(base_url=server.base_url, dialect=dialect, api_key_env="NO_KEY_IS_NEEDED")
         async with RelayEngine(config, "scripted") as engine:

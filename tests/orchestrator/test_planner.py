@@ -48,7 +48,7 @@ def worlds(draw: st.DrawFn) -> World:
     )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(worlds())
 def test_whatever_happens_the_run_ends_with_exact_books(world):
     simulator = Simulator(world)

@@ -189,7 +189,7 @@ class Fitful(FunctionEngine):
     ending=st.sampled_from(["scored", "breaks", "hangs", "cancelled"]),
     partial=st.sampled_from(["score", "drop", "wait"]),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_nothing_of_a_group_outlives_it_however_it_ends(outcomes, ending, partial):
     async def play():
         global STAGE
