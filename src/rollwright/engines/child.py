@@ -37,6 +37,11 @@ class Child:
         return self._process.returncode is None
 
     @property
+    def killed(self) -> bool:
+        """Whether a signal ended it, and not itself."""
+        return (self._process.returncode or 0) < 0
+
+    @property
     def last_words(self) -> str:
         """The newest lines of its stderr, as half a sentence."""
         said = " | ".join(self._log)

@@ -32,6 +32,7 @@ from .wiring import Address, Keys, local_locks, tcp_locks
 log = logging.getLogger("rollwright.serve")
 
 START_TIMEOUT_S = 120.0
+START_TRIES = 3
 MAX_RESTARTS = 5
 LOG_LINES = 200
 MAX_PAUSE_S = 1.0
@@ -61,7 +62,7 @@ class Server:
         return self._child.pid
 
     async def open(self) -> None:
-        await self._start()
+        await self._start_surely()
         self._watching = asyncio.create_task(self._watch(), name="broker watch")
 
     async def close(self) -> None:
@@ -75,6 +76,16 @@ class Server:
                 async with asyncio.timeout(5.0):
                     await self._child.died()
             await self._child.end()
+
+    async def _start_surely(self) -> None:
+        """A broker that somebody killed before it could speak is started again; one that gave up by itself is not."""
+        for _ in range(START_TRIES - 1):
+            try:
+                return await self._start()
+            except ServerLost:
+                if self._child is None or not self._child.killed:
+                    raise
+        return await self._start()
 
     async def _start(self) -> None:
         process = await asyncio.create_subprocess_exec(
