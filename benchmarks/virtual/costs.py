@@ -18,7 +18,7 @@ class Costs:
     turn_us: float = 1400.0
     """The worker's loop per turn: the call over HTTP, the record of it. `benchmarks.rollouts`."""
     beat_us: float = 15.0
-    """The broker's loop per beat of a worker: 7 us to read it into the slots, and 8 us to receive it."""
+    """The broker's loop per beat of a worker: 7 us to read it into the slots, and 8 us, an estimate, to receive it."""
     tick_us: float = 1.1
     """The broker's loop per worker and tick: four looks at its life. Timed on `Slots` with 1,563 lives."""
     broker_ms_per_mb: float = 1.35
@@ -27,9 +27,9 @@ class Costs:
     peer_ms_per_mb: float = 1.45
     """A thread of a worker's or client's sockets for the same."""
     hop_s: float = 0.0002
-    """From one machine to the next."""
+    """From one machine to the next. An estimate."""
     start_s: float = 3.0
-    """From the start of a worker to its answer to the probe."""
+    """From the start of a worker to its answer to the probe. An estimate."""
     beats_per_s: float = 5.0
     ticks_per_s: float = 20.0
 
