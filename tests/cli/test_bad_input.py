@@ -73,6 +73,8 @@ MUSEUM = [
     (["eval", "sums.py", "--base-url", "http://127.0.0.1:9"], ["add -m MODEL"]),
     (["eval", "sums.py", "--base-url", "http://127.0.0.1:9", "--engine", "local"], ["leave one of them out"]),
     (["eval", "sums.py", "-o", "sums.py/run"], ["is not a directory", "another one with -o"]),
+    (["eval", "sums.py", "-o", "n" * 300], ["too long for the name", "another one with -o"]),
+    (["orchestrate", "sums.py", "-o", "n" * 300], ["too long for the name", "another one with -o"]),
     (["eval", "sums.py", "--resume"], ["no run runs/sums--scripted--", "leave out --resume"]),
     (["eval", "sums.py", "--resume", "-o", "empty"], ["empty holds no run to resume", "leave out --resume"]),
     (["orchestrate", "sums.py"], ["add -o DIR"]),

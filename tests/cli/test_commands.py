@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -29,6 +30,14 @@ def test_alone_it_shows_help(capsys: pytest.CaptureFixture[str]) -> None:
 def test_it_knows_its_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--version"]) == 0
     assert capsys.readouterr().out == f"rollwright {__version__}\n"
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_are_no_reason_to_fail(place: Path, closed: str) -> None:
+    line = " ".join(map(shlex.quote, command("eval", "sums.py", "-n", "2", "-r", "1", "-o", "out")))
+    done = subprocess.run(["/bin/sh", "-c", f"{line} {closed}"], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((place / "out" / "summary.json").read_text())
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,12 @@ import zmq
 from orchestrator import batch_sides
 from orchestrator.call_trees import assert_same
 from orchestrator.test_batch_files import batch_of
+from rollwright.orchestrator import Batch
 from rollwright.orchestrator.transports import BatchReceiver, Window
 from rollwright.orchestrator.transports import desk as desk_module
 from rollwright.orchestrator.transports.files import steps_in
 from rollwright.orchestrator.transports.keys import Keys, keys_in, read_key
+from rollwright.orchestrator.transports.letters import Fetch, write_letter
 from rollwright.orchestrator.transports.pull import Pull
 from rollwright.orchestrator.transports.zmq import ZmqSender
 from rollwright.wire import UsageError, WireError
@@ -206,6 +208,28 @@ async def test_chunks_are_maps_of_the_file_and_go_when_they_are_sent(sender, rec
     assert (await asyncio.to_thread(receivers(sender.address, 3, key=sender.key).receive, WAIT_S)).step == 3
     assert len(mapped) > 3
     assert set(mapped) == {"mmap"}
+
+
+async def test_a_trainer_that_asks_and_never_reads_holds_little_and_stops_nobody(tmp_path, receivers, monkeypatch):
+    address, asked, answered = f"ipc://{tmp_path / 'batches'}", 600, []
+    original = desk_module.Desk.answer
+    monkeypatch.setattr(desk_module.Desk, "answer", lambda desk, frame: answered.append(1) or original(desk, frame))
+    sender = ZmqSender(tmp_path, address, sync=False)
+    greedy = zmq.Context.instance().socket(zmq.DEALER)
+    try:
+        path = (await sender.send(Batch.of(3, batch_of(3).samples * 200))).path
+        greedy.setsockopt(zmq.RCVHWM, 1)
+        greedy.connect(address)
+        for number in range(asked):
+            greedy.send(write_letter(Fetch(number, "", 3, 0, 2**20)))
+        async with asyncio.timeout(WAIT_S):
+            while len(answered) < asked:
+                await asyncio.sleep(0.01)
+        assert Path("/proc/self/maps").read_text().count(path.name) < 100
+        assert (await asyncio.to_thread(receivers(address, 3).receive, WAIT_S)).step == 3
+    finally:
+        greedy.close(linger=0)
+        await sender.close()
 
 
 async def test_the_loop_is_free_while_a_trainer_takes_its_time(tmp_path, receivers):

@@ -70,10 +70,17 @@ class Peer:
     def __init__(self, failing: str = "", status: int = 500) -> None:
         self.asked: list[tuple[str, object]] = []
         self._failing, self._status = failing, status
+        self.slow_at = ""
+        self.slow = asyncio.Event()
+        """Set when it is asked for what takes it long."""
+        self.go_on = asyncio.Event()
 
     async def answer(self, request: web.Request) -> web.Response:
         body = await request.json() if request.can_read_body else None
         self.asked.append((request.path_qs, body))
+        if request.path == self.slow_at:
+            self.slow.set()
+            await self.go_on.wait()
         if request.path == self._failing:
             return web.Response(status=self._status, text="out of memory")
         return web.json_response({})
@@ -126,6 +133,35 @@ async def test_an_engine_that_refuses_is_named_and_not_left_paused():
         with pytest.raises(PolicyRefused, match="names no weights"):
             await fleet.serve(PolicyVersion(3))
     assert [path for path, _ in peer.asked] == ["/pause?mode=keep", "/collective_rpc", "/resume"]
+
+
+async def test_a_refusal_waits_until_every_other_engine_is_resumed():
+    refusing, slow = Peer("/collective_rpc", 400), Peer()
+    slow.slow_at = "/collective_rpc"
+    async with refusing.serving() as one, slow.serving() as two, fleet_of(one, two, "vllm") as fleet:
+        serving = asyncio.create_task(fleet.serve(PolicyVersion(3, "/w/3")))
+        await asyncio.wait_for(slow.slow.wait(), 30)
+        while len(refusing.asked) < 3:
+            await asyncio.sleep(0)
+        slow.go_on.set()
+        with pytest.raises(PolicyRefused, match="400: out of memory"):
+            await serving
+        assert [path for path, _ in slow.asked] == ["/pause?mode=keep", "/collective_rpc", "/resume"]
+
+
+@pytest.mark.parametrize("at", ["/pause", "/collective_rpc"])
+async def test_a_cancelled_update_resumes_the_engine(at):
+    """Also one whose pause was asked for and not answered: it may have heard it."""
+    peer = Peer()
+    peer.slow_at = at
+    async with peer.serving() as url, EngineFleet(FleetSettings(urls=(url,), protocol="vllm")) as fleet:
+        serving = asyncio.create_task(fleet.serve(PolicyVersion(3, "/w/3")))
+        await asyncio.wait_for(peer.slow.wait(), 30)
+        serving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await serving
+        assert peer.asked[-1][0] == "/resume"
+        peer.go_on.set()
 
 
 async def test_an_engine_that_is_away_ends_in_time():

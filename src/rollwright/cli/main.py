@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from rollwright import __version__
 
-from .talk import Talk, TalkHandler, result
+from .talk import Talk, TalkHandler, open_closed_streams, result
 
 VERBS = {
     "eval": "evaluate a model on a taskset",
@@ -30,6 +30,7 @@ VERBS = {
 
 def main(argv: Sequence[str] | None = None) -> None:
     """The console script."""
+    open_closed_streams()
     sys.exit(run(sys.argv[1:] if argv is None else argv))
 
 

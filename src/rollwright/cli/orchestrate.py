@@ -24,8 +24,8 @@ def main(argv: Sequence[str], talk: Talk) -> int:
     if not settings.output:
         raise UsageError("orchestrate needs a directory for its batches; add -o DIR")
     place = Path(settings.output)
-    _check_run(place, resume=settings.resume)
     check_writable(place)
+    _check_run(place, resume=settings.resume)
     job = prepare(resolved, place, tokens=True)
     if settings.dry_run:
         result(dry_run(job, settings.steps * settings.batch_size))

@@ -10,6 +10,8 @@ from pathlib import Path
 from rollwright.wire import UsageError
 
 ROOT = Path("runs")
+_LONGEST_NAME = 255
+"""In bytes, on every file system in use."""
 
 
 def run_place(output: str, taskset_name: str, model: str, *, resume: bool, now: float | None = None) -> Path:
@@ -21,18 +23,20 @@ def run_place(output: str, taskset_name: str, model: str, *, resume: bool, now: 
         place = _latest(stem)
     else:
         place = _fresh(stem + time.strftime("%Y%m%d-%H%M%S", time.localtime(now)))
+    check_writable(place)
     has_run = (place / "config.toml").is_file()
     if resume and not has_run:
         raise UsageError(f"{place} holds no run to resume; leave out --resume to begin one")
     if has_run and not resume:
         raise UsageError(f"{place} already holds a run; add --resume to go on with it, or name another directory")
-    check_writable(place)
     return place
 
 
 def check_writable(place: Path) -> None:
     """Refuse a directory that cannot be made or written to, before any work is done for it."""
     existing = place.absolute()
+    if any(len(os.fsencode(part)) > _LONGEST_NAME for part in existing.parts):
+        raise UsageError(f"{str(place)[:60]}... is too long for the name of a directory; name another one with -o")
     while not existing.exists():
         existing = existing.parent
     if not existing.is_dir():

@@ -47,3 +47,15 @@ def result(text: str) -> None:
 def reader_left() -> None:
     """Nobody reads stdout any more. The interpreter flushes it once more at exit; let it do so into nothing."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def open_closed_streams() -> None:
+    """Whoever starts us may have closed stdin, stdout or stderr (`>&-`). Their numbers would go to the next files and
+    sockets that are opened, which libraries take for the terminal; let them lead to nothing instead."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            # The lowest free number is this one, since those below are open by now.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+            setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115  # Lives as long as the process.

@@ -23,6 +23,7 @@ from .contracts import PolicyVersion
 Protocol = Literal["rollwright", "vllm", "sglang"]
 _RETRIES = 3
 _GAUGE_TIMEOUT_S = 2.0
+_RESUME_TIMEOUT_S = 30.0
 _RUNNING = ("rollwright:running", "vllm:num_requests_running", "sglang:num_running_reqs")
 _WAITING = ("rollwright:waiting", "vllm:num_requests_waiting", "sglang:num_queue_reqs")
 _CACHE = ("rollwright:cache", "vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc", "sglang:token_usage")
@@ -102,7 +103,11 @@ class EngineFleet:
         protocol = _protocol(self._settings.protocol, policy)
         if self._settings.urls and self._settings.protocol != "rollwright" and not policy.path:
             raise PolicyRefused(f"policy version {policy.version} names no weights to load; publish it with a path")
-        await asyncio.gather(*(self._bring(url.rstrip("/"), protocol, policy) for url in self._settings.urls))
+        bringing = (self._bring(url.rstrip("/"), protocol, policy) for url in self._settings.urls)
+        # All are waited for, also when one refuses or this is cancelled: each has an engine to resume.
+        for outcome in await asyncio.gather(*bringing, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
 
     async def gauge(self) -> EngineGauge | None:
         """The sum over all engines that tell; None if none does."""
@@ -118,14 +123,16 @@ class EngineFleet:
 
     async def _bring(self, url: str, protocol: _Protocol, policy: PolicyVersion) -> None:
         try:
-            async with asyncio.timeout(self._settings.timeout_s):
-                if protocol.pause is not None:
-                    await self._post(url, protocol.pause)
-                try:
+            try:
+                async with asyncio.timeout(self._settings.timeout_s):
+                    if protocol.pause is not None:
+                        await self._post(url, protocol.pause)
                     await self._post(url, protocol.load)
-                finally:
-                    if protocol.resume is not None:
-                        await asyncio.shield(self._post(url, protocol.resume))
+            finally:
+                # Also after a pause that was not answered, which the engine may have heard.
+                if protocol.resume is not None:
+                    async with asyncio.timeout(_RESUME_TIMEOUT_S):
+                        await self._post(url, protocol.resume)
         except (TimeoutError, aiohttp.ClientError) as error:
             why = str(error) or type(error).__name__
             raise PolicyRefused(f"{url} did not take policy version {policy.version}: {why}") from error

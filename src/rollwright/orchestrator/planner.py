@@ -320,8 +320,8 @@ class Planner:
         stale = [ready for ready in rollouts if ready.arrival.oldest_version < self._oldest_of_use]
         if stale and self.settings.stale is StalePolicy.DROP:
             groups = {ready.group for ready in stale}
-            fresh = {ready.key for ready in stale}
-            mates = [r for r in self._buffer.waiting if r.group in groups and r.key not in fresh]
+            keys = {ready.key for ready in stale}
+            mates = [ready for ready in self._buffer.waiting if ready.group in groups and ready.key not in keys]
             self._remove(mates, GROUP_STALE)
         self._remove(stale, STALE)
 

@@ -25,6 +25,8 @@ from .shelf import Shelf
 _log = logging.getLogger(__name__)
 _POLL_MS = 100
 _MAX_LETTER_BYTES = 4096
+_MAX_ANSWERS = 64
+"""On their way to one trainer, each with a chunk mapped at most."""
 _CLOSE_WITHIN_S = 5.0
 _LAST_WORDS_MS = 1000
 HEARTBEAT_MS, SILENCE_MS = 2000, 30_000
@@ -80,9 +82,9 @@ class ZmqSender(ShelfSender):
         peer, *frames = self._socket.recv_multipart()
         try:
             answer = self._desk.answer(frames[0] if len(frames) == 1 else b"")
-            self._socket.send_multipart([peer, *answer], copy=False)
+            self._socket.send_multipart([peer, *answer], zmq.NOBLOCK, copy=False)
         except zmq.ZMQError as error:
-            # The trainer is gone; it asks again when it is back.
+            # The trainer is gone or does not read; it asks again when it is back.
             _log.debug("no answer to a trainer: %s", error)
         except OSError as error:
             # The trainer asks again, and the disk may be better then. The thread must live for the others.
@@ -94,8 +96,8 @@ def _bound(context: zmq.Context[zmq.Socket[bytes]], end: str, keys: Keys | None)
     socket.setsockopt(zmq.LINGER, 0)
     # Whoever is not let in yet can make us read no more than a letter.
     socket.setsockopt(zmq.MAXMSGSIZE, _MAX_LETTER_BYTES)
-    # A trainer has a few letters on their way, and an answer that were dropped in silence would cost it a wait.
-    socket.setsockopt(zmq.SNDHWM, 0)
+    # A trainer has a few letters on their way. One that asks and never reads is answered no further: the send says so.
+    socket.setsockopt(zmq.SNDHWM, _MAX_ANSWERS)
     socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
     socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
     socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, SILENCE_MS)
