@@ -35,7 +35,8 @@ def test_it_knows_its_version(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
 def test_closed_streams_are_no_reason_to_fail(place: Path, closed: str) -> None:
     line = " ".join(map(shlex.quote, command("eval", "sums.py", "-n", "2", "-r", "1", "-o", "out")))
-    done = subprocess.run(["/bin/sh", "-c", f"{line} {closed}"], capture_output=True, text=True, timeout=120, check=False)
+    shell = ["/bin/sh", "-c", f"{line} {closed}"]
+    done = subprocess.run(shell, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads((place / "out" / "summary.json").read_text())
 
