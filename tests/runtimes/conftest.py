@@ -9,8 +9,9 @@ import uvloop
 
 from rollwright.runtimes import SubprocessConfig, SubprocessRuntime
 from runtimes.container_engine import engine_socket
+from runtimes.vendors import _modal_servers, _prime_needed, modal_vendor, prime_vendor
 
-__all__ = ["engine_socket"]
+__all__ = ["_modal_servers", "_prime_needed", "engine_socket", "modal_vendor", "prime_vendor"]
 
 
 @pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])

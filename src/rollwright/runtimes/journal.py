@@ -58,7 +58,7 @@ class Swept(msgspec.Struct, frozen=True):
 
 
 class Journal:
-    """The boxes of all processes of this user on this host. Methods block on the disk for well under a millisecond."""
+    """The boxes of all processes of this user on this host. Plain methods block on the disk: they are for threads."""
 
     def __init__(self, directory: Path | None = None) -> None:
         self.directory = directory or cache_dir() / "boxes"
@@ -127,15 +127,18 @@ class Journal:
             except Exception as error:  # A box that cannot be freed must not keep the others from being freed.
                 failed[entry.name] = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
             else:
-                self.close(entry.name)
+                await in_thread(self.close, entry.name)
                 freed.append(entry.name)
 
         async with asyncio.TaskGroup() as group:
             for entry in await in_thread(self.orphans):
                 group.create_task(free(entry), name=f"free {entry.name}")
-        for path in await in_thread(self._torn):
-            path.unlink(missing_ok=True)
+        await in_thread(self._remove_torn)
         return Swept(tuple(sorted(freed)), failed)
+
+    def _remove_torn(self) -> None:
+        for path in self._torn():
+            path.unlink(missing_ok=True)
 
     def _torn(self) -> list[Path]:
         """Files that somebody began to write and was killed over. Nothing had been made for them yet."""

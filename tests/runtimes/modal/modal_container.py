@@ -1,8 +1,5 @@
-"""A container as the stand-in for the vendor makes it: real processes in namespaces of their own.
-
-Own process ids, an own network with nothing but a loopback, an own mount table with an empty /mnt. The rest of the file
-system is this machine's, so a box must be told to live below /mnt. Everything here runs on the stand-in's own loop.
-"""
+"""A container as the stand-in for the vendor makes it: a machine of its own (../remote/machine.py). Everything here
+runs on the stand-in's own loop."""
 
 import asyncio
 import ctypes
@@ -10,36 +7,10 @@ import os
 import signal
 import socket
 import subprocess
-import sys
-from pathlib import Path
 
-PLACE = "/mnt/rollwright"
-"""Where a box may live."""
+from runtimes.remote import machine
 
-_MAKE = ["unshare", "--pid", "--fork", "--kill-child", "--mount", "--net", "--mount-proc"]
-_PREPARE = """
-while read -r from to rest; do
-  case $to in /tmp/* | /run/* | /var/*) umount -l "$to" 2>/dev/null ;; esac
-done < /proc/mounts
-mount -t tmpfs tmpfs /mnt && ip link set lo up && echo up && exec "$@"
-"""
-"""What others mount on this machine meanwhile is let go of: it would come and go in the container's own table."""
 _CLONE_NEWNET = 0x40000000
-
-
-def why_not():
-    """Why no container can be made here; empty where one can."""
-    try:
-        made = subprocess.run([*_MAKE, "sh", "-c", _PREPARE, "sh", "true"], capture_output=True, timeout=20, text=True)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return f"no namespaces: {error}"
-    return "" if made.returncode == 0 else f"no namespaces: {made.stderr.strip()}"
-
-
-def image_environment():
-    """What the image of the container sets: nothing of this process's environment."""
-    tools = [os.path.dirname(sys.executable), "/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin"]
-    return {"PATH": ":".join(tools), "HOME": "/root", "LANG": "C.UTF-8"}
 
 
 class Output:
@@ -94,9 +65,9 @@ class Exec:
 
     def __init__(self, container, argv, env, timeout_s):
         self._loop = asyncio.get_running_loop()
-        words = ["nsenter", "-t", str(container.init), "-p", "-m", "-n", "--", *argv]
+        words = [*machine.enter(container.init), *argv]
         pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-        self._popen = subprocess.Popen(words, env=env, cwd="/", bufsize=0, **pipes)
+        self._popen = subprocess.Popen(words, env=env, bufsize=0, **pipes)
         self.stdout = Output(os.dup(self._popen.stdout.fileno()))
         self.stderr = Output(os.dup(self._popen.stderr.fileno()))
         self._popen.stdout.close()
@@ -141,7 +112,7 @@ class Exec:
             self._loop.remove_writer(fd)
 
     def kill(self):
-        for pid in children_of(self._popen.pid):
+        for pid in machine.children_of(self._popen.pid):
             os.kill(pid, signal.SIGKILL)
 
     async def close(self):
@@ -157,24 +128,24 @@ class Exec:
 class Container:
     """Made by `start`, ended by `close` with everything in it."""
 
-    def __init__(self):
+    def __init__(self, name):
+        self.environment = {**machine.ENVIRONMENT, "HOSTNAME": name}
         self.init = 0
         self.execs = {}
         self._popen = None
         self._gates = []
 
     async def start(self, entrypoint):
-        words = [*_MAKE, "sh", "-c", _PREPARE, "sh", *entrypoint]
-        env = image_environment()
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE}
-        self._popen = subprocess.Popen(words, env=env, bufsize=0, **pipes)  # noqa: ASYNC220 - it returns at once.
+        words = machine.make(*entrypoint)
+        self._popen = subprocess.Popen(words, env=self.environment, bufsize=0, **pipes)  # noqa: ASYNC220 - returns at once.
         said = Output(os.dup(self._popen.stdout.fileno()))
         self._popen.stdout.close()
         async for chunk in said.chunks(0):
             assert chunk == b"up\n", chunk
             break
         said.close()
-        (self.init,) = children_of(self._popen.pid)
+        self.init = machine.first_process(self._popen.pid)
 
     async def tunnel(self, port):
         """A port of this machine behind which the container's `port` is."""
@@ -201,13 +172,6 @@ class Container:
             await asyncio.to_thread(self._popen.wait)
         for command in self.execs.values():
             await command.close()
-
-
-def children_of(pid):
-    try:
-        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except OSError:
-        return []
 
 
 def in_network_of(pid, make):

@@ -17,11 +17,12 @@ from contextlib import asynccontextmanager, suppress
 
 from grpclib import GRPCError, Status
 from grpclib.server import Server
-from modal_container import Container, Exec, image_environment
 from modal_proto import api_pb2
 from modal_proto import task_command_router_pb2 as router_pb2
 from modal_proto.api_grpc import ModalClientBase
 from modal_proto.task_command_router_grpc import TaskCommandRouterBase
+
+from runtimes.modal.modal_container import Container, Exec
 
 TOKEN = ("ak-standin", "as-standin-secret")
 
@@ -39,7 +40,7 @@ class Sandbox:
         self.task_id = f"ta-{secrets.token_hex(8)}V"
         self.definition = definition
         self.jwt = a_jwt(pass_lasts_s)
-        self.container = Container()
+        self.container = Container(self.id)
         self.result = asyncio.get_running_loop().create_future()
         self.starts = Counter()
         self._timers = {}
@@ -183,7 +184,7 @@ class CommandRouter(TaskCommandRouterBase):
         # The id is the client's: a second request with it is the first one tried again.
         sandbox.starts[request.exec_id] += 1
         if request.exec_id not in sandbox.container.execs:
-            env = image_environment()
+            env = dict(sandbox.container.environment)
             for source in request.secret_sources:
                 env |= dict(source.env.contents)
             self.world.commands.append(list(request.command_args))

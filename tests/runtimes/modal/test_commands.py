@@ -8,7 +8,6 @@ import pytest
 
 from rollwright.runtimes.asking import FETCH, line_of, served, sh
 from rollwright.runtimes.contract import Ending
-from rollwright.runtimes.poison import poison
 from rollwright.runtimes.state import differences
 from rollwright.wire import RuntimeFault, RuntimeLost
 
@@ -139,15 +138,6 @@ async def test_a_daemon_without_a_trace_of_its_origin_does_not_survive_a_reset(b
             pass
     await box.reset()
     assert differences(fresh, await box.inspect()) == []
-
-
-async def test_a_poisoned_box_is_clean_after_a_reset_or_is_told(box):
-    fresh = await box.inspect()
-    await poison(box, files=300, fill_mb=1)
-    await box.reset()
-    left = differences(fresh, await box.inspect())
-    # Below /mnt everything is this box's own; what is above it is this machine's and is not watched here.
-    assert all("control" in line or "/mnt/rollwright-poison" in line for line in left), left
 
 
 async def test_a_changed_tool_of_the_box_is_told(box):

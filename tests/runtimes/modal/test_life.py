@@ -1,15 +1,9 @@
 """How a box at Modal begins and ends: patience with the vendor, lifetimes, losses, cancellations, and the journal."""
 
 import asyncio
-import os
-import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-from rollwright.runtimes.journal import Journal
 from rollwright.wire import RuntimeFault, RuntimeLost
 
 PATIENCE_S = 30.0
@@ -110,7 +104,7 @@ async def test_the_image_is_built_once_for_many_boxes(make, world):
 
 
 async def test_no_token_of_the_vendor_is_in_the_box(box, world):
-    from modal_standin import TOKEN
+    from runtimes.modal.modal_standin import TOKEN
 
     seen = (await box.run(["sh", "-c", "env; cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline"])).stdout.decode()
     assert "PATH=" in seen
@@ -183,39 +177,3 @@ async def test_a_box_that_is_known_by_name_only_is_swept(make, world, journal):
     await sweep({**entry.clues, "sandbox": ""})
     assert sandbox_of(world, runtime) is None
     await runtime.stop()
-
-
-_OWNER = """
-import asyncio, sys
-from pathlib import Path
-from rollwright.runtimes.journal import Journal
-from rollwright.runtimes.modal import ModalConfig
-from rollwright.runtimes.modal.runtime import ModalRuntime
-
-async def main():
-    runtime = ModalRuntime(ModalConfig(directory=sys.argv[2], watched=()), journal=Journal(Path(sys.argv[1])))
-    await runtime.start()
-    print(runtime.name, flush=True)
-    await asyncio.sleep(1000)
-
-asyncio.run(main())
-"""
-
-
-def test_a_box_whose_owner_was_killed_is_swept(world, tmp_path):
-    from modal_container import PLACE
-
-    owner = subprocess.Popen(
-        [sys.executable, "-c", _OWNER, str(tmp_path), PLACE], stdout=subprocess.PIPE, env=os.environ, text=True
-    )
-    with owner:
-        name = owner.stdout.readline().strip()
-        assert world.named(name) is not None
-        owner.send_signal(signal.SIGKILL)
-    from rollwright.runtimes.modal.sweep import sweep
-
-    journal = Journal(Path(tmp_path))
-    swept = asyncio.run(journal.sweep({"modal": sweep}))
-    assert (swept.freed, dict(swept.failed)) == ((name,), {})
-    assert world.named(name) is None
-    assert list(journal.entries()) == []

@@ -13,13 +13,15 @@ from pathlib import Path
 import pytest
 
 from rollwright.runtimes import PoolConfig, RuntimePool, runtime_config
+from rollwright.runtimes.asking import served
 from rollwright.runtimes.journal import Journal
 from rollwright.runtimes.poison import check_unpoisoned, poison
 from rollwright.runtimes.sweep import sweep_all
 from runtimes.docker.engine_books import IMAGE
 
-FILES = {"subprocess": 2_000, "sandbox": 50_000, "docker": 1_000}
+FILES = {"subprocess": 2_000, "sandbox": 50_000, "docker": 1_000, "prime": 2_000, "modal": 2_000}
 """Of the poisoner's tree; 100,000 everywhere with --soak."""
+PACED = {"prime": {"creates_per_minute": 6000}, "modal": {"creates_per_s": 1000.0}}
 
 
 @functools.cache
@@ -31,17 +33,21 @@ def no_sandbox():
     return f"the kernel refuses namespaces: {tried.stderr.strip()}" if tried.returncode else ""
 
 
-@pytest.fixture(params=["subprocess", "sandbox", "docker"])
+@pytest.fixture(params=["subprocess", "sandbox", "docker", "prime", "prime-clean", "modal"])
 def config(request, cache):
-    if request.param == "docker":
+    """Every kind as it is by default, the remote ones at vendors that are played on loopback (../vendors.py)."""
+    kind, _, reset = request.param.partition("-")
+    if kind == "docker":
         socket = request.getfixturevalue("engine_socket")
         return runtime_config("docker", {"image": IMAGE, "socket": socket, "memory_mb": 256})
-    if request.param == "sandbox" and no_sandbox():
+    if kind == "sandbox" and no_sandbox():
         pytest.skip(no_sandbox())
-    return runtime_config(request.param)
+    if kind in PACED:
+        request.getfixturevalue(f"{kind}_vendor")
+    return runtime_config(kind, {**PACED.get(kind, {}), **({"reset": reset} if reset else {})})
 
 
-async def test_the_next_lease_sees_nothing_of_a_poisoner(config, cache, pytestconfig):
+async def test_the_next_lease_sees_nothing_of_a_poisoner(config, cache, pytestconfig, caplog):
     files = 100_000 if pytestconfig.getoption("--soak") else FILES[config.__struct_config__.tag]
     async with RuntimePool(PoolConfig(max_boxes=1)) as pool:
         async with pool.lease(config) as runtime:
@@ -53,7 +59,55 @@ async def test_the_next_lease_sees_nothing_of_a_poisoner(config, cache, pytestco
             assert (runtime.name == name) == (seen.quarantines == 0)
             await check_unpoisoned(runtime, fresh if runtime.name == name else await runtime.inspect())
         assert (seen.quarantines, seen.resets, seen.unfreed) in [(0, 1, 0), (1, 0, 0)]
+        assert seen.quarantines == ("is quarantined: after its reset" in caplog.text), "the difference is told"
     assert list(Journal().entries()) == []
+
+
+async def test_a_box_whose_user_left_nothing_elsewhere_is_used_again(config, cache):
+    """A verified reset is worth its price only where it does not throw away what is clean."""
+    async with RuntimePool(PoolConfig(max_boxes=1)) as pool:
+        names = set()
+        for _ in range(3):
+            async with pool.lease(config) as runtime:
+                names.add(runtime.name)
+                await runtime.run(["sh", "-c", 'ls > list; echo x > "$HOME/.x"; setsid sleep 1000 > /dev/null 2>&1 &'])
+                async with served("hello") as port:
+                    await runtime.forward(port)
+        assert (pool.stats().quarantines, len(names)) == (0, 1)
+
+
+def is_on_a_loop():
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+async def test_a_box_is_written_down_first_and_by_a_thread(config, cache, request, monkeypatch):
+    """Law 5 and law 12: what a kill could leave is in the journal before it is made, and no loop waits for the disk."""
+    kind = config.__struct_config__.tag
+    vendor = request.getfixturevalue(f"{kind}_vendor") if kind in PACED else None
+    told = []
+
+    def boxes():
+        return len(vendor.running()) if vendor is not None else 0
+
+    def watched(method, name):
+        def call(*args):
+            told.append((name, is_on_a_loop(), boxes()))
+            return method(*args)
+
+        return call
+
+    for name in ("open", "close"):
+        monkeypatch.setattr(Journal, name, watched(getattr(Journal, name), name))
+    before = boxes()
+    async with RuntimePool() as pool, pool.lease(config) as runtime:
+        assert (await runtime.run(["true"])).ok
+    assert told[0] == ("open", False, before), "before there was a box"
+    assert {on_loop for _, on_loop, _ in told} == {False}
+    assert told[-1] == ("close", False, before), "after the box was freed"
 
 
 async def test_users_that_are_cancelled_anywhere_leave_clean_boxes(config, cache):
@@ -113,16 +167,18 @@ def programs(token):
     return found
 
 
-@pytest.fixture(params=["subprocess", "sandbox"])
+@pytest.fixture(params=["subprocess", "sandbox", "prime", "modal"])
 def kind(request):
     """Looked at before the loop runs: finding out whether there are sandboxes blocks."""
     if request.param == "sandbox" and no_sandbox():
         pytest.skip(no_sandbox())
+    if request.param in PACED:
+        request.getfixturevalue(f"{request.param}_vendor")
     return request.param
 
 
 async def test_a_sweep_frees_the_leases_of_a_killed_owner(kind, cache, tmp_path):
-    token = f"600.{os.getpid()}{kind == 'sandbox':d}"
+    token = f"600.{os.getpid()}{list(FILES).index(kind)}"
     (tmp_path / "tmp").mkdir()
     owner = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", OWNER, kind, token),

@@ -18,9 +18,10 @@ import time
 import uuid
 from contextlib import suppress
 
-import nsbox
 from aiohttp import web
 from prime_sandboxes._proto.command_session import command_session_pb2 as pb
+
+from runtimes.prime import nsbox
 
 SERVICE = "command_session.CommandSession"
 
@@ -41,7 +42,7 @@ class Sandbox:
         self.request = request
         self.status = "PENDING"
         self.reason = None
-        self.box = nsbox.NsBox()
+        self.box = nsbox.NsBox(self.id)
         self.sessions = {}
         self.used = self.began = time.monotonic()
 
@@ -88,6 +89,7 @@ class FakePrime:
         app.router.add_get(api, self._list)
         app.router.add_post(f"{api}/status:batchGet", self._statuses)
         app.router.add_post(f"{api}/networks", self._make_network)
+        app.router.add_get(f"{api}/networks", self._networks)
         app.router.add_get(f"{api}/networks/{{id}}", self._network)
         app.router.add_delete(f"{api}/networks/{{id}}", self._drop_network)
         app.router.add_put(f"{api}/networks/{{id}}/rules", self._rules)
@@ -115,7 +117,6 @@ class FakePrime:
     def url(self):
         return f"http://127.0.0.1:{self.port}"
 
-    @property
     def running(self):
         return [sandbox for sandbox in self.sandboxes.values() if sandbox.status in ("PENDING", "RUNNING")]
 
@@ -131,7 +132,7 @@ class FakePrime:
         del self.sandboxes[sandbox_id]
 
     async def _past_deadlines(self):
-        for sandbox in self.running:
+        for sandbox in self.running():
             idle = sandbox.request.get("idle_timeout_minutes")
             late = self.clock() - sandbox.began > sandbox.request["timeout_minutes"] * 60
             if late or (idle and self.clock() - sandbox.used > idle * 60):
@@ -233,6 +234,9 @@ class FakePrime:
         network |= {"version": 1, "synced": True, "created_at": "2026-01-01T00:00:00Z", "members": []}
         self.networks[network["id"]] = network
         return web.json_response(network)
+
+    async def _networks(self, request):
+        return web.json_response({"networks": list(self.networks.values())})
 
     async def _network(self, request):
         return web.json_response(self._known_network(request))

@@ -1,55 +1,33 @@
-"""A real box for the server that plays the vendor: processes in namespaces of their own, ended by the kernel at once.
-
-Its processes, mounts and network are its own; `/mnt` is an empty file system. The rest of the disk is the host's.
-"""
+"""A real box for the server that plays the vendor: a machine of its own (../remote/machine.py), ended at once."""
 
 import asyncio
 import ctypes
-import fcntl
 import os
-import shutil
 import signal
-import socket
-import struct
-import subprocess
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+
+from runtimes.remote import machine
 
 _CLONE_NEWNET = 0x40000000
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def missing():
-    """Why no such box can be had here; empty where it can."""
-    if not all(map(shutil.which, ("unshare", "nsenter", "setpriv"))):
-        return "unshare, nsenter and setpriv (util-linux) are not here"
-    probe = subprocess.run(
-        ["unshare", "--mount", "--pid", "--net", "--fork", "--mount-proc", "mount", "-t", "tmpfs", "tmpfs", "/mnt"],
-        capture_output=True,
-    )
-    return f"namespaces cannot be made here: {probe.stderr.decode().strip()}" if probe.returncode else ""
-
-
 class NsBox:
-    def __init__(self):
+    def __init__(self, name):
+        self._environment = {**machine.ENVIRONMENT, "HOSTNAME": name}
         self._holder = None
         self.pid = 0
 
     async def start(self):
-        others = 'while read -r from to rest; do case $to in /tmp/*|/var/*|/run/*) umount -l "$to";; esac; done'
-        inside = f"{others} < /proc/mounts; mount -t tmpfs tmpfs /mnt && echo up && exec sleep 1000000"
         self._holder = await asyncio.create_subprocess_exec(
-            *["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--net", "--fork", "--kill-child"],
-            *["--mount-proc", "sh", "-c", inside],
+            *["setpriv", "--pdeathsig", "KILL", *machine.make("sleep", "1000000")],
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
-            env={"PATH": os.defpath},
+            env=self._environment,
         )
         assert await self._holder.stdout.readline() == b"up\n"
-        children = Path(f"/proc/{self._holder.pid}/task/{self._holder.pid}/children")
-        self.pid = int(children.read_text().split()[0])
-        await self.in_network(_loopback_up)
+        self.pid = machine.first_process(self._holder.pid)
 
     async def stop(self):
         if self._holder is not None and self._holder.returncode is None:
@@ -61,9 +39,7 @@ class NsBox:
     async def spawn(self, line, env, **pipes):
         """`bash -c line` inside, as the vendor's agent would."""
         return await asyncio.create_subprocess_exec(
-            *["nsenter", "-t", str(self.pid), "-m", "-p", "-n", "-r", "-w", "--", "/bin/bash", "-c", line],
-            env={"PATH": os.environ.get("PATH", os.defpath), "HOME": "/root", **env},
-            **pipes,
+            *[*machine.enter(self.pid), "/bin/bash", "-c", line], env={**self._environment, **env}, **pipes
         )
 
     async def in_network(self, work):
@@ -79,8 +55,3 @@ class NsBox:
         finally:
             os.close(fd)
         return work()
-
-
-def _loopback_up():
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        fcntl.ioctl(sock, 0x8914, struct.pack("16sH14s", b"lo", 0x1 | 0x40, b""))

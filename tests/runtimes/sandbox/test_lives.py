@@ -226,6 +226,24 @@ async def test_remains_that_nobody_asked_for_hold_up_no_reset(make):
         assert await sh(box, "echo on") == "on\n"
 
 
+_WRITERS = """
+for place in . "$HOME" /tmp /dev/shm; do
+    for n in 1 2; do (while :; do echo x > "$place/$n.$$"; mkdir -p "$place/d/$n"; done) > /dev/null 2>&1 & done
+done
+"""
+
+
+@pytest.mark.parametrize("direct", [True, False])
+async def test_who_writes_until_he_is_killed_writes_into_the_old_places(make, monkeypatch, direct):
+    monkeypatch.setattr("rollwright.runtimes.sandbox.layout.DIRECT", direct)
+    async with make() as box:
+        fresh = await box.inspect()
+        for _ in range(5):
+            await box.run(["sh", "-c", _WRITERS])
+            await box.reset()
+            assert await box._box.look(box._base_env) == fresh
+
+
 async def test_a_look_is_told_again_only_while_nobody_touched_the_box(make):
     async with make() as box:
         fresh = await box.inspect()

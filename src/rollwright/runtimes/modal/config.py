@@ -39,8 +39,11 @@ class ModalConfig(RuntimeConfig, frozen=True, kw_only=True, tag_field="kind", ta
     a relay through the vendor's connection, which needs python3 in the image."""
     directory: str = "/rollwright"
     """Where workspace, HOME and temporary files of the box live in the image."""
-    watched: tuple[str, ...] = ("/etc", "/home", "/opt", "/root", "/srv", "/tmp", "/usr", "/var")
-    """Places outside of `directory` that `inspect` looks through for whatever changed since the start."""
+    watched: tuple[str, ...] = ("/",)
+    """Places outside of `directory` that `inspect` looks through, with all that is mounted below them. A box in which
+    anything has changed there is not used again."""
+    ignored: tuple[str, ...] = ()
+    """Places below those that the image itself changes, such as the logs of its daemons."""
     start_timeout_s: float = 300.0
     """Time for making a box, retries and the wait for a turn included."""
     creates_per_s: float = 5.0
@@ -69,6 +72,8 @@ class ModalConfig(RuntimeConfig, frozen=True, kw_only=True, tag_field="kind", ta
             raise UsageError("runtime.ports needs a network, which runtime.block_network takes away; set one of them")
         if not _NAME.fullmatch(self.app):
             raise UsageError(f"runtime.app is {self.app!r}; Modal allows 1 to 63 letters, digits, '-', '.' and '_'")
-        for place in (self.directory, *self.watched):
-            if not place.startswith("/") or place == "/":
-                raise UsageError(f"{place!r} is no place for a box; give an absolute path below /")
+        for place in (self.directory, *self.watched, *self.ignored):
+            if not place.startswith("/"):
+                raise UsageError(f"{place!r} is no place in a box; give an absolute path")
+        if "/" in (self.directory, *self.ignored):
+            raise UsageError("runtime.directory and runtime.ignored cannot be the whole box; give paths below /")

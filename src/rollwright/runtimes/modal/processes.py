@@ -12,12 +12,10 @@ for p in /proc/[0-9]*; do
   pid=${p#/proc/}
   [ "$pid" = $$ ] && continue
   { read -r line < "$p/stat"; } 2>/dev/null || continue
-  name=${line#*(}
   set -- ${line##*) }
   case "$1" in Z | X) continue ;; esac
   case "$own" in *" $pid:${20} "*) continue ;; esac
   strays="$strays $pid:${20}"
-  [ -z "${tell-}" ] || echo "process $pid ${name%)*}"
 done
 """
 """Collects every live process but this one and those in `$own`, as `pid:start`. It uses up the arguments."""
@@ -30,18 +28,6 @@ own=
 echo "rollwright own $strays"
 """
 """Which processes are the box's own, asked once, when its first process has come up."""
-
-TELL = f"""
-own=" $1 " tell=1
-echo "rollwright state"
-{_STRAYS}
-echo "tool $(cksum < "$0/control/box.sh")"
-echo "scripts $(find "$0/scripts" -exec stat -c '%n %A %i %s %Y %Z' {{}} + 2>/dev/null | sort | cksum)"
-"""
-"""Which processes are not, and what the box's tool and the scripts that were brought there are by now."""
-
-NO_SCRIPTS = "4294967295 0"
-"""What `cksum` says of nothing."""
 
 END_STRAYS = f"""
 own=" $1 " n=0

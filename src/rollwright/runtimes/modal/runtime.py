@@ -13,8 +13,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from rollwright.runtimes.contract import ExecResult, Process, Reach, Warm
 from rollwright.runtimes.journal import Journal
 from rollwright.runtimes.local import shielded
@@ -25,6 +23,7 @@ from rollwright.runtimes.remote import (
     RemoteScripts,
     RemoteShell,
     Tunnel,
+    Watch,
     bring_programs,
     relay_line,
 )
@@ -36,7 +35,7 @@ from rollwright.wire import RuntimeFault, RuntimeLost
 
 from .config import ModalConfig
 from .life import CALL_S, ModalLife
-from .processes import END_STRAYS, NO_SCRIPTS, TELL, script_line
+from .processes import END_STRAYS, script_line
 from .vendor import Vendor
 
 _KILL_S = 60.0
@@ -61,7 +60,6 @@ class ModalRuntime(ModalLife):
         super().__init__(config, journal=journal, vendor=vendor)
         self._slots = slots or CpuSlots(_SLOTS)
         self._scripts: RemoteScripts | None = None
-        self._scripts_look = NO_SCRIPTS
         self._inbox: Inbox | None = None
         self._relays: dict[int, tuple[Tunnel, str]] = {}
         self._forwarding = asyncio.Lock()
@@ -136,7 +134,7 @@ class ModalRuntime(ModalLife):
         self._running()
         if self._scripts is None:
             place = f"{self.config.directory}/scripts"
-            self._scripts = RemoteScripts(self._run_for_script, self._bring, place, self._slots)
+            self._scripts = RemoteScripts(self._run_for_script, self._bring, self._note_scripts, place, self._slots)
         if not warm:
             return await self._scripts.run_script(script, args, env or {}, stdin, timeout_s, takes_slot)
         self._inbox = inbox = self._inbox or self._new_inbox()
@@ -156,21 +154,13 @@ class ModalRuntime(ModalLife):
     async def _run_for_script(
         self, argv: Sequence[str], env: Mapping[str, str], stdin: bytes, timeout_s: float
     ) -> ExecResult:
-        """Run a script, or what makes its interpreter: that one is a shell's work."""
-        result = await self.run(argv, env=env, stdin=stdin, timeout_s=timeout_s)
-        if argv[0] == "sh" and result.ok:
-            # Its first start leaves byte code behind, which then is no change any more.
-            await self.run([f"{argv[4]}/bin/python", "-c", "pass"], timeout_s=CALL_S)
-            await self._note_scripts()
-        return result
+        return await self.run(argv, env=env, stdin=stdin, timeout_s=timeout_s)
 
     async def _bring(self, path: str, data: bytes) -> None:
         await self._running().write(path, data)
-        await self._note_scripts()
 
     async def _note_scripts(self) -> None:
-        """Remember what the scripts look like. They outlive a reset, so `inspect` tells of whatever differs from it."""
-        self._scripts_look = (await self._tell())["scripts"][0]
+        await self._running().note_scripts()
 
     def _next(self, shell: RemoteShell) -> int:
         self._commands += 1
@@ -237,23 +227,9 @@ class ModalRuntime(ModalLife):
 
     async def inspect(self) -> BoxState:
         shell, epoch = self._running(), self._epoch
-        state = await shell.inspect(self.config.watched)
-        told = await self._tell()
+        state = await shell.inspect(Watch(self.config.watched, self.config.ignored, self._own))
         self._check(epoch)
-        files = {**state.files, f"{self.config.directory}/control/box.sh": told["tool"][0]}
-        if told["scripts"][0] != self._scripts_look:
-            files[f"{self.config.directory}/scripts"] = told["scripts"][0]
-        return msgspec.structs.replace(state, processes=tuple(told["process"]), files=files)
-
-    async def _tell(self) -> dict[str, list[str]]:
-        said = await self._told(script_line(TELL, self.config.directory, self._own))
-        told: dict[str, list[str]] = {"process": [], "tool": [], "scripts": []}
-        for line in said.decode("utf-8", "replace").splitlines()[1:]:
-            kind, _, rest = line.partition(" ")
-            told.setdefault(kind, []).append(rest)
-        if not told["tool"] or not told["scripts"]:
-            raise RuntimeFault(f"box {self.name} answered {said[:200]!r}")
-        return told
+        return state
 
     async def reset(self) -> None:
         shell = self._running()

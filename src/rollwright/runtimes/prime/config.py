@@ -43,7 +43,10 @@ class PrimeConfig(RuntimeConfig, frozen=True, kw_only=True, tag_field="kind", ta
     """How a box is given back: `replace` makes a fresh one in its place, which nothing survives; `clean` ends its
     processes and empties its directories, which is quicker and leaves the rest of the disk to `inspect`."""
     watched: tuple[str, ...] = ("/",)
-    """Below which places `inspect` looks for changed files, with `reset: clean`."""
+    """Below which places `inspect` looks for whatever changed, with `reset: clean`; all that is mounted there included.
+    A box in which anything has changed there is not used again."""
+    ignored: tuple[str, ...] = ()
+    """Places below those that the image itself changes, such as the logs of its daemons."""
     directory: str = "/var/rollwright"
     """The directory in the box that is ours: HOME, TMPDIR and the workspace are in it."""
     workdir: str = ""
@@ -82,6 +85,9 @@ class PrimeConfig(RuntimeConfig, frozen=True, kw_only=True, tag_field="kind", ta
             raise UsageError("runtime.gpu_count and runtime.gpu_type go together; give both or neither")
         if self.workdir and self.reset == "clean":
             raise UsageError("runtime.workdir cannot be renewed by runtime.reset=clean; use replace")
+        for place in (*self.watched, *self.ignored):
+            if not place.startswith("/"):
+                raise UsageError(f"{place!r} is no place in a box; give an absolute path")
         for name in ("directory", "workdir"):
             if getattr(self, name) and (not getattr(self, name).startswith("/") or getattr(self, name) == "/"):
                 raise UsageError(f"runtime.{name} is {getattr(self, name)!r}; give an absolute path below /")

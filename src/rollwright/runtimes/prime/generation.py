@@ -18,10 +18,13 @@ from rollwright.runtimes.remote import (
     RemoteScripts,
     RemoteShell,
     Tunnel,
+    Watch,
+    beyond,
     bring_programs,
     relay_line,
 )
 from rollwright.runtimes.slots import CpuSlots
+from rollwright.runtimes.state import BoxState
 from rollwright.runtimes.warm.inbox import Inbox
 from rollwright.wire import RuntimeFault, RuntimeLost
 
@@ -33,6 +36,13 @@ if TYPE_CHECKING:
     from prime_sandboxes import AsyncSandboxClient
 
 T = TypeVar("T")
+
+
+def network_name(sandbox_id: str) -> str:
+    """Of the network of a box: a sweep finds one by it that was made and not written down any more."""
+    return f"rollwright-{sandbox_id}"
+
+
 _KILL_S = 60.0
 _EXPOSE_S = 180.0
 _POLL_S = 0.5
@@ -52,14 +62,16 @@ class Generation:
     ) -> None:
         self.id = sandbox_id
         self.lifetime = lifetime
-        self.network_id: str = before.network_id if before else ""
+        self._network_id = ""
+        self._born: BoxState | None = None
         self._client = client
         self._config = config
         self._link = PrimeLink(client, sandbox_id, lifetime)
         self.shell: RemoteShell = before.shell if before else RemoteShell(self._link, config.directory, config.workdir)
-        self.scripts = RemoteScripts(self._run_script, self.shell.write, f"{config.directory}/scripts", slots)
+        place = f"{config.directory}/scripts"
+        self.scripts = RemoteScripts(self._run_script, self.shell.write, self.shell.note_scripts, place, slots)
         self.inbox = Inbox(self._open_carrier, self._bring_programs, self.check)
-        self._ports: set[int] = before._ports if before else set()
+        self._ports: set[int] = set()
         self._exposing = asyncio.Lock()
         self._tunnels: dict[int, tuple[Tunnel, str]] = {}
         self._forwarding = asyncio.Lock()
@@ -98,6 +110,17 @@ class Generation:
         self.broken = True
         for task in self._tasks:
             task.cancel()
+
+    async def settle(self) -> None:
+        """Bring what a fresh box needs. What it was born with is looked at where the next box will be another one."""
+        await self.shell.install()
+        if self._config.reset == "replace":
+            self._born = await self.shell.inspect(Watch())
+
+    async def inspect(self) -> BoxState:
+        if self._born is not None:
+            return beyond(self._born, await self.shell.inspect(Watch()))
+        return await self.shell.inspect(Watch(self._config.watched, self._config.ignored))
 
     async def close_streams(self) -> None:
         """Close the streams of processes that have ended with the box or were ended in it."""
@@ -172,9 +195,15 @@ class Generation:
             return url
 
     async def remove_network(self) -> None:
-        if self.network_id:
+        """Whoever learned an address of this user must not reach the next one."""
+        if not self._network_id:
+            return
+        try:
             with suppress(RuntimeLost), told(f"the network of box {self.id}"):
-                await self._client.delete_lan_network(self.network_id)
+                await self._client.delete_lan_network(self._network_id)
+        except LinkBroken as error:
+            raise RuntimeFault(f"the network of box {self.id} may still be there: {error}") from error
+        self._network_id = ""
 
     async def _open(self, number: int, argv: Sequence[str], env: Mapping[str, str], cwd: str, limit: int) -> PrimeWire:
         line = await self.shell.command_line("open", number, argv, env, cwd, limit)
@@ -209,18 +238,18 @@ class Generation:
         from prime_sandboxes import LanRule
 
         rules = [LanRule(**{"from": "internet"}, to="*", ports=sorted(ports))]
-        if self.network_id:
-            await self._client.set_lan_rules(self.network_id, rules)
+        if self._network_id:
+            await self._client.set_lan_rules(self._network_id, rules)
         else:
             team = self._config.team_id or None
-            network = await self._client.create_lan_network(f"rollwright-{self.id}", team, rules)
-            self.network_id = network.id
+            network = await self._client.create_lan_network(network_name(self.id), team, rules)
+            self._network_id = network.id
             await self._client.add_lan_member(network.id, self.id)
         while not await self._in_force():  # noqa: ASYNC110 - the vendor sends no event.
             await asyncio.sleep(_POLL_S)
 
     async def _in_force(self) -> bool:
-        network = await self._client.get_lan_network(self.network_id)
+        network = await self._client.get_lan_network(self._network_id)
         members = network.members or []
         return network.synced and any(member.sandbox_id == self.id and member.synced for member in members)
 

@@ -12,7 +12,6 @@ import asyncio
 import math
 import secrets
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -142,9 +141,7 @@ class PrimeRuntime:
 
     async def expose(self, port: int) -> str:
         box = self._running()
-        url = await box.within(box.expose(port))
-        await self._note({"id": box.id, "network": box.network_id})
-        return url
+        return await box.within(box.expose(port))
 
     async def forward(self, port: int) -> str:
         box = self._running()
@@ -164,8 +161,7 @@ class PrimeRuntime:
 
     async def inspect(self) -> BoxState:
         box = self._running()
-        watched = self.config.watched if self.config.reset == "clean" else ()
-        return await box.within(box.shell.inspect(watched))
+        return await box.within(box.inspect())
 
     async def reset(self) -> None:
         box = self._running()
@@ -211,12 +207,12 @@ class PrimeRuntime:
             raise RuntimeFault(f"the vendor refused to create a box: {_words(error)}") from error
         lifetime = Lifetime(self.config.lifetime_minutes * 60.0, self.config.idle_minutes * 60.0)
         box = self._box = Generation(client, self.config, self._box_id, lifetime, self._slots)
-        await self._note({"id": box.id, "network": box.network_id})
+        await self._note({"id": box.id})
         try:
             async with asyncio.timeout_at(deadline):
                 with sdk.told(f"starting box {box.id}"):
                     await client.wait_for_creation(box.id, max_attempts=math.ceil(self.config.start_timeout_s))
-                await box.shell.install()
+                await box.settle()
         except (TimeoutError, LinkBroken) as error:
             raise RuntimeFault(f"box {box.id} did not start in {self.config.start_timeout_s:g} s: {error}") from error
 
@@ -228,6 +224,7 @@ class PrimeRuntime:
         box.break_off()
         await box.shell.clear()
         await box.close_streams()
+        await box.remove_network()
         self._box = Generation(sdk_client(self), self.config, box.id, box.lifetime, self._slots, box)
 
     async def _replace(self, box: Generation) -> None:
@@ -237,10 +234,9 @@ class PrimeRuntime:
     async def _free(self, box: Generation) -> None:
         box.break_off()
         await sdk.delete(sdk_client(self), box.id)
-        self._box, self._box_id = None, ""
         await box.close_streams()
-        with suppress(LinkBroken, RuntimeFault):
-            await box.remove_network()
+        await box.remove_network()
+        self._box, self._box_id = None, ""
 
     async def _close(self) -> None:
         if self._client is None:
@@ -251,7 +247,7 @@ class PrimeRuntime:
             elif self._box_id:
                 await sdk.delete(self._client, self._box_id)
             elif self._asked:
-                for sandbox_id in await sdk.labelled(self._client, self.name):
+                for sandbox_id in await sdk.labelled(self._client, self.name, self.config.team_id):
                     await sdk.delete(self._client, sandbox_id)
             await in_thread(self._journal.close, self.name)
         finally:
@@ -274,7 +270,7 @@ class PrimeRuntime:
 
     async def _note(self, known: Clues) -> None:
         """Write down what a sweep needs. To its end also when cancelled: it must not come after the last word."""
-        clues = {"label": self.name, **known}
+        clues = {"label": self.name, "team": self.config.team_id, **known}
         await shielded(in_thread(self._journal.open, "prime", self.name, clues), within_s=_NOTE_S)
 
 

@@ -182,11 +182,11 @@ async def delete(client: AsyncSandboxClient, sandbox_id: str) -> None:
         raise RuntimeFault(str(error)) from error
 
 
-async def labelled(client: AsyncSandboxClient, label: str) -> list[str]:
+async def labelled(client: AsyncSandboxClient, label: str, team: str) -> list[str]:
     """Ids of the boxes with this label that still run."""
     try:
         with told("listing boxes"):
-            found = await client.list(labels=[label], exclude_terminated=True)
+            found = await client.list(team_id=team or None, labels=[label], exclude_terminated=True)
     except LinkBroken as error:
         raise RuntimeFault(str(error)) from error
     return [box.id for box in found.sandboxes if box.status not in _GONE and label in box.labels]

@@ -8,6 +8,8 @@ from .creating import Pace as Pace
 from .creating import Retry as Retry
 from .creating import create_patiently as create_patiently
 from .lifetime import Lifetime as Lifetime
+from .looks import Watch as Watch
+from .looks import beyond as beyond
 from .process import RemoteProcess as RemoteProcess
 from .process import Wire as Wire
 from .scripts import RemoteScripts as RemoteScripts

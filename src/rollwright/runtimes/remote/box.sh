@@ -263,13 +263,14 @@ put() {
 
 # TOKEN: whose programs are welcome.
 do_make() {
-    mkdir -p "$root/home" "$root/tmp" "$root/workspace" && echo "$1" > "$control/token" && : > "$control/stamp" &&
+    mkdir -p "$root/home" "$root/tmp" "$root/workspace" && echo "$1" > "$control/token" && : > "$control/carriers" &&
         echo "rollwright made"
 }
 
 # OLD NEW: end every program whose mark begins with OLD, and make the directories anew for those of NEW. What passed the
 # gate just before it closed is caught by the second strike. The shells that carry those programs have their marks among
-# their words, and end with them: nobody hears their reports, and the next user would see them.
+# their words, and end with them: nobody hears their reports, and the next user would see them. The claims go as well:
+# what is late on its way from the last user is turned away for its mark.
 do_clear() {
     echo "$2" > "$control/token"
     carriers=$control/carriers
@@ -277,18 +278,73 @@ do_clear() {
     strike "$1/" "" || { echo "rollwright survived"; exit 0; }
     chmod -R u+rwx "$root/workspace" "$root/home" "$root/tmp" "$root/warm" 2>/dev/null
     rm -rf "$root/workspace" "$root/home" "$root/tmp" "$root/warm" && mkdir "$root/workspace" "$root/home" "$root/tmp" &&
-        rm -rf "$control"/[0-9]*/* "$control"/*.stdin "$control"/*.line "$control"/upload-* && strike "$1/" "" && echo "rollwright cleared"
+        rm -rf "$control"/[0-9]* "$control"/upload-* && strike "$1/" "" && echo "rollwright cleared"
 }
 
-# PLACE...: what one user could leave for the next; changes since the box was made are looked for below each place.
+# The places in "$@", and whatever is mounted below them and can be written: a search stays on one mount.
+grounds() {
+    for place in "$@"; do
+        echo "$place"
+        while read -r from to type options rest; do
+            case $to in / | /proc | /proc/* | /sys | /sys/*) continue ;; esac
+            case "$type $options" in devpts\ * | *\ ro | *\ ro,*) continue ;; esac
+            case $to in "${place%/}"/*) printf '%b\n' "$to" ;; esac
+        done < /proc/mounts
+    done
+}
+
+# What is at $1 and below it, in order: name, mode, owner, and of files also size and times, which no program can set
+# all of. Words after the first say what `find` leaves out. A directory's times are not told: whoever makes a file and
+# takes it away has left nothing.
+details() {
+    ground=$1
+    shift
+    find "$ground" -xdev "$@" \( -type f -o -type l \) -exec stat -c "%n$tab%A %u %g %s %y %z" {} + -o \
+        -exec stat -c "%n$tab%A %u %g %t %T" {} + 2>/dev/null
+}
+
+# COUNT PLACE... LEFT_OUT...: what is in these places, as a number; and what has changed since this was asked first.
+elsewhere() {
+    count=$1
+    shift
+    while [ "$count" -gt 0 ]; do
+        grounds "$1"
+        count=$((count - 1))
+        shift
+    done > "$control/grounds.$$"
+    left=$#
+    while [ "$left" -gt 0 ]; do
+        set -- "$@" -o -path "$1"
+        left=$((left - 1))
+        shift
+    done
+    while IFS= read -r ground; do
+        details "$ground" \( -path "$root" "$@" \) -prune -o
+    done < "$control/grounds.$$" | LC_ALL=C sort -u > "$control/listing.$$"
+    [ -e "$control/listing" ] || cp "$control/listing.$$" "$control/listing"
+    echo "elsewhere $(cksum < "$control/listing.$$")"
+    # For the eye of whoever reads why a box was thrown away: the number alone decides.
+    LC_ALL=C sort "$control/listing" "$control/listing.$$" | uniq -u | cut -f 1 | uniq | head -n 20 |
+        while IFS= read -r name; do
+            if [ -e "$name" ] || [ -L "$name" ]; then echo "changed $name"; else echo "changed $name (gone)"; fi
+        done
+    rm -f "$control/grounds.$$" "$control/listing.$$"
+}
+
+# OWN COUNT PLACE... LEFT_OUT...: what one user could leave for the next. OWN are processes of the box, as pid:start.
 do_inspect() {
     echo "rollwright state"
+    tab=$(printf '\t') known=" $1 "
+    shift
+    [ "$1" -eq 0 ] || elsewhere "$@"
     find "$root/workspace" "$root/home" "$root/tmp" -exec stat -c 'file %A:%u:%g:%s:%Y %n' {} +
-    newer=-cnewer
-    find "$control/stamp" -cnewer "$control/stamp" > /dev/null 2>&1 || newer=-newer
-    for place in "$@"; do
-        find "$place" -xdev \( -path "$root" -o -path /proc -o -path /sys -o -path /dev -o -path /run \) -prune -o \
-            ! -type d $newer "$control/stamp" -exec stat -c 'file %A:%u:%g:%s:%Y %n' {} + 2>/dev/null
+    # What is ours to know: our tools and the scripts that were brought here, and nothing else beside them.
+    echo "tool $(cksum < "$control/box.sh")"
+    echo "scripts $(details "$root/scripts" | LC_ALL=C sort | cksum)"
+    for name in "$root"/* "$root"/.[!.]* "$control"/* "$control"/.[!.]*; do
+        case ${name#"$root"/} in workspace | home | tmp | scripts | control/listing* | control/grounds*) continue ;; esac
+        case ${name##*/} in *[!0-9]*) ;; *) continue ;; esac
+        if [ -e "$name" ] || [ -L "$name" ]; then echo "file ours $name"; fi
     done
     own=" $$ "
     for place in /proc/[0-9]*/stat; do
@@ -298,6 +354,7 @@ do_inspect() {
         set -- ${line##*)}
         case $own in *" $pid "* | *" $2 "*) own="$own$pid "; continue ;; esac
         case "$1 $2 $pid" in [ZX]\ * | *\ 2\ * | *\ 2) continue ;; esac
+        case $known in *" $pid:${20} "*) continue ;; esac
         echo "process ${name%)*}"
     done
     for table in tcp tcp6 udp udp6; do
@@ -305,7 +362,12 @@ do_inspect() {
             case "$table $state" in tcp*\ 0A | udp*\ 07) echo "port $table $here" ;; esac
         done < "/proc/net/$table"
     done 2>/dev/null
-    while read -r from to type rest; do echo "mount $type $to"; done < /proc/mounts
+    for kind in shm sem msg; do
+        while read -r key id mode rest; do
+            [ "$key" = key ] || echo "file $mode:$key /proc/sysvipc/$kind/$id"
+        done < "/proc/sysvipc/$kind"
+    done 2>/dev/null
+    while read -r from to type options rest; do echo "mount $type $to ${options%%,*}"; done < /proc/mounts
     env | grep '^[A-Za-z_][A-Za-z0-9_]*=' | grep -Ev '^(_|PWD|OLDPWD|SHLVL|RW_[A-Z]*|RWE_.*)=' | sed 's/^/variable /'
     echo "."
 }

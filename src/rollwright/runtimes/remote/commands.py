@@ -10,17 +10,20 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import functools
 import posixpath
 import secrets
 import shlex
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from rollwright.runtimes.contract import Ending, ExecResult
+from rollwright.runtimes.local.threads import in_thread
 from rollwright.runtimes.state import BoxState
 from rollwright.wire import RuntimeFault, RuntimeLost
+
+from .looks import NO_SCRIPTS, Watch, parse_state, scripts_of
 
 BOX_SCRIPT = Path(__file__).with_name("box.sh")
 INLINE_BYTES = 48 << 10
@@ -28,6 +31,8 @@ INLINE_BYTES = 48 << 10
 _LINE_BYTES = 60 << 10
 """The longest line that is sent as such: one vendor takes 64 KiB of words."""
 _OPERATION_S = 60.0
+_WHOLE_BOX_S = 300.0
+"""For what goes through all that is in a box: a user may have left a hundred thousand files."""
 _MARGIN_S = 20.0
 _FETCHES = 4
 _FETCH_WAIT_S = 10
@@ -60,10 +65,11 @@ class RemoteShell:
         self._token = secrets.token_hex(16)
         self._numbers = 0
         self._done: list[int] = []
+        self._scripts_look = NO_SCRIPTS
 
     async def install(self) -> None:
         """Put the script into a fresh box, and make the directories."""
-        script = base64.b64encode(BOX_SCRIPT.read_bytes()).decode()
+        script = base64.b64encode((await in_thread(_script)).encode()).decode()
         control = shlex.quote(f"{self.root}/control")
         line = f'mkdir -p {control} && printf %s "$RW_DATA" | base64 -d > {control}/box.sh'
         await self._repeat(f"{line} && exec {self._line('make', self._token)}", {"RW_DATA": script}, b"made")
@@ -156,11 +162,19 @@ class RemoteShell:
     async def clear(self) -> None:
         """End everything that programs of this box started, and empty its directories."""
         old, self._token = self._token, secrets.token_hex(16)
-        await self._repeat(self._exec("clear", old, self._token), {}, b"cleared")
+        await self._repeat(self._sent("clear", old, self._token), {}, b"cleared", _WHOLE_BOX_S)
         self._done = []
 
-    async def inspect(self, watched: Sequence[str] = ()) -> BoxState:
-        return parse_state(await self._repeat(self._exec("inspect", *watched), {}, b"state"))
+    async def inspect(self, watch: Watch) -> BoxState:
+        """What one user could leave for the next: in `root`, where `watch` says, and what runs and listens there."""
+        return parse_state(await self._look(watch), self.root, watch, self._scripts_look)
+
+    async def note_scripts(self) -> None:
+        """Remember what the scripts look like. They outlive a reset, and a look tells of whatever differs from this."""
+        self._scripts_look = scripts_of(await self._look(Watch()))
+
+    async def _look(self, watch: Watch) -> bytes:
+        return await self._repeat(self._sent("inspect", *watch.words()), {}, b"state", _WHOLE_BOX_S)
 
     def mark(self, number: int) -> str:
         return f"{self._token}/{number}."
@@ -172,6 +186,10 @@ class RemoteShell:
 
     def _line(self, operation: str, *words: str) -> str:
         return shlex.join(["/bin/sh", f"{self.root}/control/box.sh", self.root, operation, *words])
+
+    def _sent(self, operation: str, *words: str) -> str:
+        """With the script as it is here: the one in the box may have been changed by who is now looked after."""
+        return f"exec {shlex.join(['/bin/sh', '-c', _script(), 'sh', self.root, operation, *words])}"
 
     def _exec(self, operation: str, *words: str) -> str:
         return f"exec {self._line(operation, *words)}"
@@ -200,11 +218,13 @@ class RemoteShell:
             if loop.time() > deadline:
                 raise RuntimeLost(f"command {number} is past its deadline and has no report")
 
-    async def _repeat(self, line: str, env: Mapping[str, str] | None = None, expect: bytes = b"") -> bytes:
+    async def _repeat(
+        self, line: str, env: Mapping[str, str] | None = None, expect: bytes = b"", within_s: float = _OPERATION_S
+    ) -> bytes:
         """The answer to something that may be done twice."""
         for tries in range(1, _FETCHES + 1):
             try:
-                answer = await self._link.execute(line, env or {}, _OPERATION_S)
+                answer = await self._link.execute(line, env or {}, within_s)
             except LinkBroken as error:
                 if tries == _FETCHES:
                     raise RuntimeLost(f"the box does not answer after {tries} tries: {error}") from error
@@ -237,25 +257,9 @@ def parse_report(answer: bytes, *, wall_s: float) -> ExecResult:
     )
 
 
-def parse_state(answer: bytes) -> BoxState:
-    """The state that `inspect` of box.sh tells."""
-    told: dict[str, list[str]] = {"file": [], "process": [], "port": [], "mount": [], "variable": []}
-    for line in answer.decode("utf-8", "replace").split("\n")[1:]:
-        kind, _, rest = line.partition(" ")
-        if kind in told:
-            told[kind].append(rest)
-    files = {}
-    for line in told["file"]:
-        word, _, name = line.partition(" ")
-        # Emptying a directory changes its time and size, which is not what anybody left there.
-        files[name] = ":".join(word.split(":")[:3]) if word.startswith("d") else word
-    return BoxState(
-        files=files,
-        processes=tuple(f"{count} x {name}" for name, count in sorted(Counter(told["process"]).items())),
-        ports=tuple(sorted(told["port"])),
-        environment=dict(line.partition("=")[::2] for line in told["variable"]),
-        mounts=tuple(sorted(told["mount"])),
-    )
+@functools.cache
+def _script() -> str:
+    return BOX_SCRIPT.read_text()
 
 
 def _prefixed(env: Mapping[str, str]) -> dict[str, str]:

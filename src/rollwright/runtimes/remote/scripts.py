@@ -24,10 +24,12 @@ from rollwright.runtimes.warm.inbox import BoxScript, Inbox, programs
 from rollwright.wire import RuntimeFault
 
 PROVISION_S = 600.0
+_FIRST_START_S = 60.0
 _LAST_LINES = 12
 
 Run = Callable[[Sequence[str], Mapping[str, str], bytes, float], Awaitable[ExecResult]]
 Write = Callable[[str, bytes], Awaitable[None]]
+Note = Callable[[], Awaitable[None]]
 
 _BUILD = """
 set -e
@@ -51,11 +53,13 @@ fi
 
 
 class RemoteScripts:
-    """The scripts of one box. `directory` lies in the box, outside of what a reset empties."""
+    """The scripts of one box. `directory` lies in the box, outside of what a reset empties. `note` is called whenever
+    something was brought there, so that what others change in it is known from it."""
 
-    def __init__(self, run: Run, write: Write, directory: str, slots: CpuSlots) -> None:
+    def __init__(self, run: Run, write: Write, note: Note, directory: str, slots: CpuSlots) -> None:
         self._run = run
         self._write = write
+        self._note = note
         self._directory = directory
         self._slots = slots
         self._places: dict[str, str] = {}
@@ -131,6 +135,7 @@ class RemoteScripts:
     async def _bring(self, key: str, name: str, content: bytes) -> str:
         place = f"{self._directory}/{key}/{name}"
         await self._write(place, content)
+        await self._note()
         return place
 
     async def _build(self, needs: Needs) -> str:
@@ -141,6 +146,9 @@ class RemoteScripts:
             lines = result.stderr.decode("utf-8", "replace").strip().splitlines()[-_LAST_LINES:]
             what = shlex.join(needs.dependencies) or needs.requires_python
             raise RuntimeFault("\n".join([f"no interpreter for {what} could be made in the box:", *lines]))
+        # Its first start leaves byte code behind, which then is no change any more.
+        await self._run([f"{place}/bin/python", "-c", "pass"], {}, b"", _FIRST_START_S)
+        await self._note()
         return f"{place}/bin/python"
 
 

@@ -24,13 +24,15 @@ def look(
     """The state of the box whose first process is `pid`; `upper` is where changes of an overlaid workspace lie, `diag`
     asks its network. In a network of its own every socket is the box's; in the host's, those that its programs hold.
     OSError where the box is gone."""
+    # First: where nobody is left, nothing that is looked at afterwards changes any more.
+    processes = tuple(_processes(f"/proc/{pid}/root/proc"))
     held = None if own_network else set(_held_sockets(f"/proc/{pid}/root/proc"))
     tops = {path: f"/proc/{pid}/root{path}" for path in PLACES}
     if upper >= 0:
         tops[WORKSPACE] = f"/proc/self/fd/{upper}"
     return BoxState(
         files=dict(_files(tops)),
-        processes=tuple(_processes(f"/proc/{pid}/root/proc")),
+        processes=processes,
         ports=tuple(sorted(ports(diag, f"/proc/{pid}/net", held))) if held != set() else (),
         environment=dict(environment),
         mounts=tuple(sorted(_mounts(pid))),

@@ -9,7 +9,7 @@ from typing import Any
 
 from . import program, runner
 from .build import work_of
-from .furnish import clearing, settling
+from .furnish import clearing, ending, settling
 from .runner import Work
 
 _KINDS = 16
@@ -37,12 +37,11 @@ class Blueprint:
 
     @functools.cached_property
     def clearing(self) -> Work:
-        return Work(clearing(self.plan, killing=True), forks=True)
+        return Work(clearing(self.plan), forks=True)
 
     @functools.cached_property
-    def furnishing(self) -> Work:
-        """To clear a box in which nothing runs."""
-        return Work(clearing(self.plan, killing=False), forks=True)
+    def ending(self) -> Work:
+        return Work(ending(), forks=True)
 
     def starting(self, order: Mapping[str, Any]) -> Work:
         """How a program of this order is started. OSError where it must be done otherwise."""

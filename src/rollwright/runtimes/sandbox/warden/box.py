@@ -10,20 +10,19 @@ import json
 import os
 import signal
 import socket
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
 from .blueprint import blueprint
+from .clearing import Clearing
 from .entry import errand
-from .errands import Told, enter
-from .furnish import LEFT, is_exiting, running
+from .errands import Told
+from .furnish import is_exiting
 from .loop import Loop, read_all, receive, send
 from .opening import Made, Opening, remove_groups
 from .programs import Programs
 
-_GONE_S = 10.0
 _OPEN = {"id": 1}
 """The first request of every channel. It comes with the channel."""
 
@@ -107,24 +106,10 @@ class Box:
             os.close(fd)
 
     def _do_clear(self, request: dict[str, Any], fds: list[int]) -> None:
-        deadline = time.monotonic() + _GONE_S
-        first = self._pid, self._handle
-
         def on_cleared(told: Told) -> None:
             self._answer(request, told.fds, error=told.error)
 
-        def on_told(told: Told) -> None:
-            if told.word != LEFT:
-                on_cleared(told)
-            elif not (left := running(f"/proc/{self._pid}/root/proc")):
-                # Only the remains of programs that their owner has not asked for yet.
-                enter(self._loop, first, self._plans.furnishing, on_cleared)
-            elif time.monotonic() > deadline:
-                on_cleared(Told(error=f"{len(left)} processes are still there after {_GONE_S:g} s of killing"))
-            else:
-                enter(self._loop, first, self._plans.clearing, on_told)
-
-        enter(self._loop, first, self._plans.clearing, on_told)
+        Clearing(self._loop, (self._pid, self._handle), self._plans, self._opening, on_cleared).begin()
 
     def _do_listen(self, request: dict[str, Any], fds: list[int]) -> None:
         def work() -> list[int]:

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from . import kernel
-from .furnish import DONE, attach, make_directories, pick_up, settle, tell
+from .furnish import DONE, LEFT, attach, end_all, make_directories, pick_up, settle, tell
 from .privileges import drop_privileges, handle_signals
 from .runner import Work
 from .steps import SKIP, Answer, Blank, Buffer, Label, Steps
@@ -44,7 +44,7 @@ _HERE = kernel.AT_FDCWD
 def work_of(order: dict[str, Any], seccomp: bytes) -> Work:
     """All that makes the box of `order` with control groups at the paths that are given when it is begun. The first
     process tells on its standard input that it is done, with a number for each group (zero where it could not be made)
-    and the descriptors of `settle`; and it ends when that is closed."""
+    and the descriptors of `settle`; then it waits (see `_serve`), and it ends when that is closed."""
     steps, leave = Steps(), Label()
     word = Buffer(DONE.ljust(8, b"\0") + bytes(8 * len(order["groups"])))
     groups = [Blank() for _ in order["groups"]]
@@ -64,10 +64,25 @@ def work_of(order: dict[str, Any], seccomp: bytes) -> Work:
     tell(steps, made, word)
     for fd in made:
         steps.call("close", fd)
-    steps.call("read", 0, Buffer(bytes(8)), 8, refused=leave)
+    _serve(steps, leave)
     steps.mark(leave)
     steps.call("exit_group", 0)
     return Work(steps, groups)
+
+
+def _serve(steps: Steps, leave: Label) -> None:
+    """At every word on its standard input, end everything else in the box and tell whether it is gone."""
+    listen, asked, gone = Label(), Label(), Label()
+    steps.mark(listen)
+    steps.call("read", 0, Buffer(bytes(8)), 8, refused=leave, positive=asked)
+    steps.go(leave)
+    steps.mark(asked)
+    end_all(steps, gone)
+    tell(steps, [], Buffer(LEFT))
+    steps.go(listen)
+    steps.mark(gone)
+    tell(steps, [])
+    steps.go(listen)
 
 
 def _make_group(steps: Steps, path: Blank, group: dict[str, Any]) -> Answer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
@@ -23,29 +24,49 @@ class Told:
         self.error = error
 
 
-def enter(loop: Loop, first: tuple[int, int], work: Work, then: Callable[[Told], None]) -> None:
-    """Have `work` done as the master of the mounts of a box, whose first process is `first` (its id and a handle)."""
-    pid, handle = first
-    try:
+class Errand:
+    """Work that is being done as the master of the mounts of a box, whose first process is `first` (its id and a
+    handle). `then` hears once what came of it. OSError where it cannot be begun."""
+
+    def __init__(self, loop: Loop, first: tuple[int, int], work: Work, then: Callable[[Told], None]) -> None:
+        pid, handle = first
         with _master_of(pid) as master:
-            session, link = work.begin((master, handle))
+            self._session, self._link = work.begin((master, handle))
+        self._loop = loop
+        self._work = work
+        self._then = then
+        loop.watch(self._link.fileno(), self._on_told)
+
+    def go_on(self) -> None:
+        """Give it the word that it waits for. One that is dead is heard of otherwise."""
+        if self._link.fileno() >= 0:
+            with suppress(OSError):
+                self._link.send(b"go", socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+
+    def drop(self) -> None:
+        """End it, and hear nothing of it any more."""
+        if self._link.fileno() >= 0:
+            self._loop.forget(self._link.fileno())
+            self._link.close()
+            bury(self._session)
+
+    def _on_told(self) -> None:
+        heard = hear(self._link)
+        self.drop()
+        if heard is None:
+            self._then(Told(error="the errand died"))
+        elif heard.word in (DONE, LEFT):
+            self._then(Told(heard.word, heard.fds))
+        else:
+            self._then(Told(error=str(self._work.steps.why(heard.word, BASE))))
+
+
+def enter(loop: Loop, first: tuple[int, int], work: Work, then: Callable[[Told], None]) -> None:
+    """Have `work` done that waits for nothing; `then` also hears why it could not be begun."""
+    try:
+        Errand(loop, first, work, then)
     except OSError as error:
         then(Told(error=str(error)))
-        return
-
-    def on_told() -> None:
-        loop.forget(link.fileno())
-        heard = hear(link)
-        link.close()
-        bury(session)
-        if heard is None:
-            then(Told(error="the errand died"))
-        elif heard.word in (DONE, LEFT):
-            then(Told(heard.word, heard.fds))
-        else:
-            then(Told(error=str(work.steps.why(heard.word, BASE))))
-
-    loop.watch(link.fileno(), on_told)
 
 
 def bury(session: int) -> None:

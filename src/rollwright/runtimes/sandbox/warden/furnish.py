@@ -24,7 +24,7 @@ _EMPTY = _LAYERS
 _NETLINK_SOCK_DIAG = 4
 _PF_EXITING = 4
 _HERE = kernel.AT_FDCWD
-_PAUSES_US = (20, 20, 40, 40, 60, 80, 100, 150, 200, 300, 500, 800, 1200, 2000, 3000, 5000, 8000)
+_PAUSES_US = (*(40, 40, 60, 80, 100, 150), *[200] * 10, *[500] * 30)
 """How long the runner waits for the ends of those it killed, look by look."""
 MASTER, FIRST = 3, 4
 """Descriptors of whoever enters a box: the user namespace that its mounts belong to, and its first process."""
@@ -43,16 +43,32 @@ def settle(steps: Steps, plan: dict[str, Any]) -> list[Answer]:
     return [diag, *furnish(steps, plan)]
 
 
-def furnish(steps: Steps, plan: dict[str, Any], *, again: bool = False) -> list[Answer]:
-    """Mount every place of `plan`, in the place of what is there already where it is done `again`. What the plan shows
-    below a place is carried over. The answer is the upper directory of an overlay, by which the owner sees what was
+def furnish(steps: Steps, plan: dict[str, Any]) -> list[Answer]:
+    """Mount every place of `plan`. The answer is the upper directory of an overlay, by which the owner sees what was
     changed without walking the template."""
-    carried = [(path, pick_up(steps, path)) for path in plan["carried"]]
+    carried = _carry(steps, plan)
+    return _attach_all(steps, plan, _make_all(steps, plan), carried)
+
+
+def _carry(steps: Steps, plan: dict[str, Any]) -> list[tuple[str, Answer]]:
+    """What the plan shows below a place of its own, to be attached there again."""
+    return [(path, pick_up(steps, path)) for path in plan["carried"]]
+
+
+def _make_all(steps: Steps, plan: dict[str, Any]) -> list[Answer | None]:
+    """New file systems for all places, attached nowhere: whoever still runs in the box cannot reach them."""
+    return [None if place["lower"] else _make(steps, place, plan) for place in plan["places"]]
+
+
+def _attach_all(
+    steps: Steps, plan: dict[str, Any], made: Sequence[Answer | None], carried: Sequence[tuple[str, Answer]]
+) -> list[Answer]:
     uppers = []
-    if again:
-        _throw_away(steps, [place["path"] for place in plan["places"]])
-    for place in plan["places"]:
-        uppers += _mount(steps, place, plan)
+    for place, new in zip(plan["places"], made, strict=True):
+        if new is None:
+            uppers.append(_overlay(steps, place, plan))
+        else:
+            attach(steps, new, place["path"])
     for path, tree in carried:
         make_directories(steps, path)
         attach(steps, tree, path)
@@ -80,15 +96,31 @@ def settling(plan: dict[str, Any]) -> Steps:
     return steps
 
 
-def clearing(plan: dict[str, Any], *, killing: bool) -> Steps:
-    """End everything that runs in the box, see it gone, and furnish it anew."""
+def clearing(plan: dict[str, Any]) -> Steps:
+    """Take the old places away and make new ones, wait for a word that nobody is left who could write into them, and
+    put them in place. All but the last is done while the killed still end."""
     steps, leave = Steps(), Label()
-    _enter(steps, kernel.CLONE_NEWNS | kernel.CLONE_NEWPID)
+    _enter(steps, kernel.CLONE_NEWNS)
+    carried = _carry(steps, plan)
+    _throw_away(steps, [place["path"] for place in plan["places"]])
+    made = _make_all(steps, plan)
+    steps.call("read", 0, Buffer(bytes(8)), 8, refused=leave)
+    tell(steps, _attach_all(steps, plan, made, carried))
+    steps.mark(leave)
+    steps.call("exit_group", 0)
+    return steps
+
+
+def ending() -> Steps:
+    """End everything that runs in a box whose first process is not ours, and tell whether it is gone."""
+    steps, leave, gone = Steps(), Label(), Label()
+    _enter(steps, kernel.CLONE_NEWPID)
     steps.call("clone", kernel.CLONE_PARENT | signal.SIGCHLD, 0, 0, 0, 0, positive=leave)
-    if killing:
-        _kill_everything(steps)
-    uppers = furnish(steps, plan, again=True)
-    tell(steps, uppers)
+    end_all(steps, gone)
+    tell(steps, [], Buffer(LEFT))
+    steps.go(leave)
+    steps.mark(gone)
+    tell(steps, [])
     steps.mark(leave)
     steps.call("exit_group", 0)
     return steps
@@ -102,17 +134,14 @@ def _enter(steps: Steps, spaces: int) -> None:
     steps.call("setns", FIRST, spaces)
 
 
-def _kill_everything(steps: Steps) -> None:
-    """In one call of the kernel, so that no fork slips through; then ask until nobody is there to be killed."""
-    gone = Label()
+def end_all(steps: Steps, gone: Label) -> None:
+    """Kill everything but the first process and this one, in one call of the kernel, so that no fork slips through;
+    then ask until nobody is there to be killed, which leads to `gone`, or for too long, which leads on."""
     steps.call("prctl", kernel.PR_SET_TIMERSLACK, 1, 0, 0, 0)
-    steps.call("kill", -1, signal.SIGKILL, refused=gone)
     for pause_us in _PAUSES_US:
-        steps.call("nanosleep", Buffer(struct.pack("=QQ", 0, pause_us * 1000)), 0)
         steps.call("kill", -1, signal.SIGKILL, refused=gone)
-    tell(steps, [], Buffer(LEFT))
-    steps.call("exit_group", 0)
-    steps.mark(gone)
+        steps.call("nanosleep", Buffer(struct.pack("=QQ", 0, pause_us * 1000)), 0)
+    steps.call("kill", -1, signal.SIGKILL, refused=gone)
 
 
 def tell(steps: Steps, fds: Sequence[Answer], word: Buffer | None = None) -> None:
@@ -127,12 +156,22 @@ def tell(steps: Steps, fds: Sequence[Answer], word: Buffer | None = None) -> Non
     steps.call("sendmsg", 0, message, socket.MSG_NOSIGNAL)
 
 
-def _mount(steps: Steps, place: dict[str, Any], plan: dict[str, Any]) -> list[Answer]:
-    bounds = f"size={plan['size_mb']}m,nr_inodes={plan['inodes']}"
-    if not place["lower"]:
-        steps.call("mount", "box", place["path"], "tmpfs", _QUIET, f"{bounds},mode={place['mode']}")
-        return []
+def _make(steps: Steps, place: dict[str, Any], plan: dict[str, Any]) -> Answer:
+    """A file system in memory that is attached nowhere."""
+    opened = steps.call("fsopen", "tmpfs", kernel.FSOPEN_CLOEXEC)
+    options = {"source": "box", "size": f"{plan['size_mb']}m", "nr_inodes": str(plan["inodes"]), "mode": place["mode"]}
+    for name, value in options.items():
+        steps.call("fsconfig", opened, kernel.FSCONFIG_SET_STRING, name, value, 0)
+    steps.call("fsconfig", opened, kernel.FSCONFIG_CMD_CREATE, 0, 0, 0)
+    made = steps.call("fsmount", opened, kernel.FSMOUNT_CLOEXEC, kernel.ATTR_NOSUID | kernel.ATTR_NODEV)
+    steps.call("close", opened)
+    return made
+
+
+def _overlay(steps: Steps, place: dict[str, Any], plan: dict[str, Any]) -> Answer:
+    """Mount an overlay with its upper layer in memory; the answer is the directory of that."""
     upper, work = f"{_LAYERS}/upper", f"{_LAYERS}/work"
+    bounds = f"size={plan['size_mb']}m,nr_inodes={plan['inodes']}"
     steps.call("mount", "box", _LAYERS, "tmpfs", _QUIET, f"{bounds},mode=700")
     steps.call("mkdirat", _HERE, upper, int(place["mode"], 8))
     steps.call("mkdirat", _HERE, work, 0o700)
@@ -141,7 +180,7 @@ def _mount(steps: Steps, place: dict[str, Any], plan: dict[str, Any]) -> list[An
     opened = steps.call("openat", _HERE, upper, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     # The layers live on below the overlay; programs must not reach them by another way.
     steps.call("umount2", _LAYERS, kernel.MNT_DETACH)
-    return [opened]
+    return opened
 
 
 def pick_up(steps: Steps, path: str) -> Answer:

@@ -16,7 +16,7 @@ from contextlib import suppress
 
 from .blueprint import Blueprint, blueprint
 from .entry import start_keeper
-from .errands import bury, enter
+from .errands import Told, bury, enter
 from .furnish import DONE
 from .loop import Loop, hear
 
@@ -59,6 +59,25 @@ class Opening:
                 return
         self._begin_otherwise()
 
+    def end_all(self, then: Callable[[Told], None]) -> None:
+        """Have everything in the box killed but its first process; `then` hears whether all are gone."""
+        link = self._link
+        if link is None:
+            enter(self._loop, (self._pid, self._handle), self._plans.ending, then)
+            return
+
+        def on_told() -> None:
+            self._loop.forget(link.fileno())
+            heard = hear(link)
+            then(Told(error="the box died") if heard is None else Told(heard.word, heard.fds))
+
+        try:
+            link.send(b"end", socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        except OSError as error:
+            then(Told(error=str(error)))
+        else:
+            self._loop.watch(link.fileno(), on_told)
+
     def close(self) -> None:
         """End our own children: the first process itself, or the part of bwrap that stayed outside, and who made it."""
         if self._keeper:
@@ -92,8 +111,7 @@ class Opening:
             if told is None or not told.word.startswith(DONE):
                 self._begin_otherwise()
                 return
-            # The socket stays open for the box to live, and is not listened to any more.
-            link.shutdown(socket.SHUT_RD)
+            # The socket stays open for the box to live.
             os.waitpid(self._session, 0)
             self._session, self._keeper = 0, told.pid
             made = [number > 0 for number in struct.unpack_from(f"={len(self._groups)}q", told.word, 8)]

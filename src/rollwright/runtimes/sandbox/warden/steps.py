@@ -30,8 +30,8 @@ _NUMBERS = {
     },
 }  # fmt: skip
 _EVERYWHERE = {
-    "open_tree": 428, "move_mount": 429, "mount_setattr": 442, "landlock_create_ruleset": 444, "landlock_add_rule": 445,
-    "landlock_restrict_self": 446,
+    "open_tree": 428, "move_mount": 429, "fsopen": 430, "fsconfig": 431, "fsmount": 432, "mount_setattr": 442,
+    "landlock_create_ruleset": 444, "landlock_add_rule": 445, "landlock_restrict_self": 446,
 }  # fmt: skip
 NUMBERS: Final = {**_NUMBERS.get(platform.machine(), {}), **_EVERYWHERE}
 KNOWN: Final = platform.machine() in _NUMBERS

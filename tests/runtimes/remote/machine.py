@@ -1,0 +1,105 @@
+"""A machine for the servers that play vendors: real processes with process ids, a disk and a network of their own.
+
+Nothing that is done in it reaches this machine, and all of it goes when its first process ends. Its disk is in memory
+and has what an image has; programs may write everywhere but in /usr/lib and in Python's own directory, which are this
+machine's and are shown read-only. /usr/bin is this machine's below a layer of the box's own.
+"""
+
+import functools
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "HOME": "/root", "LANG": "C.UTF-8"}
+"""What the image sets: nothing of this process's environment."""
+
+_TOOLS = ("unshare", "nsenter", "setpriv", "pivot_root", "ip")
+_UNSHARE = ["unshare", "--pid", "--fork", "--kill-child", "--mount", "--net", "--ipc", "--uts"]
+# Words: what holds Python, its interpreter and uv, each of which may be empty, and the first program of the machine.
+_BUILD = """
+set -e
+prefix=$1 python=$2 uv=$3
+shift 3
+mount -t tmpfs tmpfs /mnt
+mkdir /mnt/root /mnt/layers
+mount -t tmpfs -o mode=755 tmpfs /mnt/root
+cd /mnt/root
+mkdir -p dev etc/cron.d home media mnt old opt proc root run srv sys tmp usr/local/bin var/spool/cron/crontabs var/tmp
+chmod 1777 tmp var/tmp
+for name in passwd group hosts nsswitch.conf ld.so.cache alternatives; do
+    [ ! -e "/etc/$name" ] || cp -a "/etc/$name" etc/
+done
+for place in bin sbin lib lib32 lib64 libx32 usr/bin usr/sbin usr/lib usr/lib32 usr/lib64 usr/libexec; do
+    if [ -L "/$place" ]; then cp -P "/$place" "$place"; continue; fi
+    [ -d "/$place" ] || continue
+    mkdir -p "$place"
+    case $place in
+        *bin)
+            layers=/mnt/layers/$place
+            mkdir -p "$layers/up" "$layers/work"
+            mount -t overlay -o "lowerdir=/$place,upperdir=$layers/up,workdir=$layers/work" overlay "$place" ;;
+        *) mount -o bind,ro "/$place" "$place" ;;
+    esac
+done
+if [ -n "$prefix" ]; then
+    mkdir -p ".$prefix"
+    mount -o bind,ro "$prefix" ".$prefix"
+    ln -s "$python" usr/local/bin/python3
+fi
+if [ -n "$uv" ]; then
+    : > usr/local/bin/uv
+    mount -o bind,ro "$uv" usr/local/bin/uv
+fi
+mount -t proc proc proc
+mount -t tmpfs -o mode=755 tmpfs dev
+cp -a /dev/null /dev/zero /dev/full /dev/random /dev/urandom /dev/tty dev/
+ln -s /proc/self/fd dev/fd
+mkdir dev/shm
+mount -t tmpfs -o mode=1777 tmpfs dev/shm
+ip link set lo up
+pivot_root . old
+exec chroot . /bin/sh -c 'umount -l /old && rmdir /old && echo up && exec "$@"' sh "$@"
+"""
+
+
+def make(*first):
+    """The words that make a machine whose first program is `first`. It says "up" on its stdout when all is there."""
+    prefix = "" if sys.base_prefix == "/usr" else os.path.realpath(sys.base_prefix)
+    python = os.path.realpath(sys.executable) if prefix else ""
+    beside = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
+    uv = shutil.which("uv", path=beside)
+    parts = [prefix, python, os.path.realpath(uv) if uv else ""]
+    return [*_UNSHARE, "/bin/sh", "-c", _BUILD, "sh", *parts, *first]
+
+
+def enter(pid):
+    """The words before a command that is to run in the machine whose first process has this id out here."""
+    return ["nsenter", "-t", str(pid), *["-m", "-p", "-n", "-i", "-u", "-r", "-w"], "--"]
+
+
+def first_process(holder):
+    """The id, out here, of the first process of the machine that the process `holder` made."""
+    (pid,) = children_of(holder)
+    return pid
+
+
+def children_of(pid):
+    try:
+        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+@functools.cache
+def why_not():
+    """Why no such machine can be had here; empty where one can."""
+    missing = [tool for tool in _TOOLS if shutil.which(tool) is None]
+    if missing:
+        return f"{' and '.join(missing)} (util-linux, iproute2) are not here"
+    try:
+        tried = subprocess.run(make("true"), capture_output=True, timeout=20, text=True)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"no namespaces: {error}"
+    return "" if tried.returncode == 0 else f"no namespaces: {tried.stderr.strip()}"
