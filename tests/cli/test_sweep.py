@@ -6,12 +6,14 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import textwrap
 from pathlib import Path
 
 import pytest
 
 from rollwright.cli.main import run
+from rollwright.dialects import ImageStore
 from rollwright.runtimes.journal import Journal, started_at
 
 _OWNER = """
@@ -58,6 +60,43 @@ def test_what_a_killed_run_left_is_freed(boxes: Path, capsys: pytest.CaptureFixt
     assert not box.exists()
     assert started_at(pid) == ""
     assert list(Journal().entries()) == []
+
+
+_SPILLER = """
+    import os
+    from rollwright.dialects import ImageStore
+
+    store = ImageStore(0)
+    store.put(b"x" * 5000, "image/png")
+    os.kill(os.getpid(), 9)
+"""
+
+
+def test_images_that_a_killed_run_left_on_disk_are_removed(
+    boxes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = tmp_path / "tmp"
+    place.mkdir()
+    monkeypatch.setenv("TMPDIR", str(place))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    subprocess.run([sys.executable, "-c", textwrap.dedent(_SPILLER)], timeout=60, check=False)
+    (left,) = place.iterdir()
+    with ImageStore(0) as mine:
+        image = mine.put(b"y" * 5000, "image/png")
+        run(["doctor", "--json"])
+        found = _findings(capsys.readouterr().out)["left images"]
+        step = "remove them: rollwright doctor --sweep"
+        assert (found["state"], found["what"], found["next_step"]) == ("missing", "1 directory", step)
+        assert left.exists(), "only a sweep changes anything"
+
+        run(["doctor", "--sweep", "--json"])
+        said = capsys.readouterr().out
+        assert json.loads(said)["swept"] == {"freed": [], "failed": {}, "image_directories": 1}
+        assert _findings(said)["sweep"]["what"] == "0 freed; 1 directory of images removed"
+        assert _findings(said)["left images"]["what"] == "none"
+        assert not left.exists()
+        assert mine.get(image) == b"y" * 5000, "what a living process uses stays"
+    assert list(place.iterdir()) == []
 
 
 def test_what_cannot_be_freed_is_told(boxes: Path, capsys: pytest.CaptureFixture[str]) -> None:

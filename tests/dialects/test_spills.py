@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rollwright.dialects import ImageStore, sweep_spills
+from rollwright.dialects import ImageStore, left_spills, sweep_spills
 from rollwright.dialects.spills import SpillDirectory
 
 SPILLER = """
@@ -43,6 +43,7 @@ def test_what_a_killed_process_left_is_swept_and_what_a_living_one_uses_is_not(p
         killed.send_signal(signal.SIGKILL)
         killed.wait(30)
         assert (left.exists(), used.exists()) == (True, True)
+        assert left_spills() == [left]
         assert sweep_spills() == 1
         assert (left.exists(), used.exists()) == (False, True)
         assert sweep_spills() == 0

@@ -84,7 +84,7 @@ async def test_a_box_that_has_the_program_needs_nothing_of_this_host(kind):
     box = Box(shows_cache=False)
     outcome = await make_harness(harness_config(kind, settings)).drive(box, DOOR, "m", Task(id="t", prompt="Go."))
     assert outcome.trouble == ""
-    ((argv, options),) = box.ran
+    argv, options = box.ran[-1]
     assert (argv[0], argv[-1]) == ("/opt/agent", "--extra")
     assert options["env"]["A"] == "1"
     assert options["stdin"] == b"Go."

@@ -1,8 +1,12 @@
 """The same small job by each official SDK: look at a picture, call two tools at once, answer. Each client speaks its
 own dialect, keeps its own history and gives back what it heard in the end."""
 
+import asyncio
 import base64
 import json
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
+from functools import partial
 
 import anthropic
 import openai
@@ -18,10 +22,11 @@ def weather(arguments):
 
 class ChatJob:
     dialect = "chat"
+    vendor = "openai"
     tools = [{"type": "function", "function": {"name": "weather", "description": "tells", "parameters": SCHEMA}}]
 
-    def client(self, door, kind, **options):
-        return kind.openai(base_url=f"{door.url}/v1", api_key=door.key, **options)
+    def address(self, door):
+        return {"base_url": f"{door.url}/v1", "api_key": door.key}
 
     def opening(self, picture=True):
         url = {"url": f"data:image/png;base64,{PICTURE}"}
@@ -64,9 +69,10 @@ class ChatJob:
 
 class ResponsesJob:
     dialect = "responses"
+    vendor = "openai"
     tools = [{"type": "function", "name": "weather", "description": "tells", "parameters": SCHEMA, "strict": False}]
 
-    client = ChatJob.client
+    address = ChatJob.address
 
     def opening(self, picture=True):
         url = f"data:image/png;base64,{PICTURE}"
@@ -112,10 +118,11 @@ class ResponsesJob:
 
 class MessagesJob:
     dialect = "messages"
+    vendor = "anthropic"
     tools = [{"name": "weather", "description": "tells", "input_schema": SCHEMA}]
 
-    def client(self, door, kind, **options):
-        return kind.anthropic(base_url=door.url, api_key=door.key, **options)
+    def address(self, door):
+        return {"base_url": door.url, "api_key": door.key}
 
     def opening(self, picture=True):
         source = {"type": "base64", "media_type": "image/png", "data": PICTURE}
@@ -160,60 +167,96 @@ class MessagesJob:
         return stream.get_final_message()
 
 
-class Sync:
-    openai, anthropic = openai.OpenAI, anthropic.Anthropic
-
-
-class Async:
-    openai, anthropic = openai.AsyncOpenAI, anthropic.AsyncAnthropic
-
-
 JOBS = {job.dialect: job for job in (ChatJob(), ResponsesJob(), MessagesJob())}
+BLOCKING = {"openai": openai.OpenAI, "anthropic": anthropic.Anthropic}
+ASYNC = {"openai": openai.AsyncOpenAI, "anthropic": anthropic.AsyncAnthropic}
 
 
-def work(job, door, *, stream, picture=True, **options):
-    """The whole job with the blocking client. Returns the last text and how many tools were called at once."""
-    with job.client(door, Sync, **{"max_retries": 0, "timeout": 30, **options}) as client:
-        history, tools = job.opening(picture), 0
-        while True:
-            if stream:
-                with job.ask_stream(client, history) as events:
-                    for _ in events:
-                        pass
-                    message = job.heard(job.final(events))
-            else:
-                message = job.heard(job.ask(client, history))
-            more, called = job.continued(message)
-            if not called:
-                return job.text(message), tools
-            history, tools = [*history, *more], max(tools, called)
+def async_client(job, door, **options):
+    """A client of its own, which whoever asked for it closes."""
+    return ASYNC[job.vendor](**job.address(door), **{"max_retries": 0, "timeout": 30, **options})
 
 
-async def work_async(job, door, *, stream, picture=True, **options):
-    async with job.client(door, Async, **{"max_retries": 0, "timeout": 30, **options}) as client:
-        history, tools = job.opening(picture), 0
-        while True:
-            if stream:
-                async with job.ask_stream(client, history) as events:
-                    async for _ in events:
-                        pass
-                    message = job.heard(await job.final(events))
-            else:
-                message = job.heard(await job.ask(client, history))
-            more, called = job.continued(message)
-            if not called:
-                return job.text(message), tools
-            history, tools = [*history, *more], max(tools, called)
+class Desk:
+    """Where many SDKs work at once. Each vendor's client is made once, because making one costs more than all that a
+    test asks with it; each blocking one has a thread to wait in."""
+
+    _AT_ONCE = 64
+
+    async def __aenter__(self):
+        self._stack, nowhere = AsyncExitStack(), {"base_url": "http://127.0.0.1:9", "api_key": "none"}
+        self._made = {(vendor, True): make(**nowhere) for vendor, make in BLOCKING.items()}
+        for client in self._made.values():
+            self._stack.callback(client.close)
+        for vendor, make in ASYNC.items():
+            self._made[vendor, False] = await self._stack.enter_async_context(make(**nowhere))
+        self._threads = ThreadPoolExecutor(self._AT_ONCE)
+        self._stack.callback(self._threads.shutdown, wait=False, cancel_futures=True)
+        return self
+
+    async def __aexit__(self, *_):
+        await self._stack.aclose()
+
+    async def work(self, dialect, door, *, stream, blocking, picture=True, **options):
+        """The whole job. The last text, and how many tools were called at once."""
+        return await self._done((work, work_async), dialect, door, blocking, options, stream=stream, picture=picture)
+
+    async def say(self, dialect, door, words, *, stream, blocking, **options):
+        """What the model says to a few words, whichever they are."""
+        return await self._done((say, say_async), dialect, door, blocking, options, words=words, stream=stream)
+
+    async def _done(self, ways, dialect, door, blocking, options, **asked):
+        job = JOBS[dialect]
+        options = {"max_retries": 0, "timeout": 30, **options}
+        client = self._made[job.vendor, blocking].with_options(**job.address(door), **options)
+        if not blocking:
+            return await ways[1](job, client, **asked)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, partial(ways[0], job, client, **asked))
 
 
-def say(job, door, words, *, stream, timeout=60, max_retries=0):
-    """What the model says to a few words, whichever they are."""
-    with job.client(door, Sync, max_retries=max_retries, timeout=timeout) as client:
-        answer = job.say(client, words, stream)
-        return "".join(map(job.piece, answer)) if stream else job.text(job.heard(answer))
+def work(job, client, *, stream, picture=True):
+    history, tools = job.opening(picture), 0
+    while True:
+        if stream:
+            with job.ask_stream(client, history) as events:
+                for _ in events:
+                    pass
+                message = job.heard(job.final(events))
+        else:
+            message = job.heard(job.ask(client, history))
+        more, called = job.continued(message)
+        if not called:
+            return job.text(message), tools
+        history, tools = [*history, *more], max(tools, called)
 
 
-async def say_async(job, door, words, *, stream, timeout=60, max_retries=0):
-    async with job.client(door, Async, max_retries=max_retries, timeout=timeout) as client:
-        answer = await job.say(client, words, stream)
-        return "".join([job.piece(event) async for event in answer]) if stream else job.text(job.heard(answer))
+async def work_async(job, client, *, stream, picture=True):
+    history, tools = job.opening(picture), 0
+    while True:
+        if stream:
+            async with job.ask_stream(client, history) as events:
+                async for _ in events:
+                    pass
+                message = job.heard(await job.final(events))
+        else:
+            message = job.heard(await job.ask(client, history))
+        more, called = job.continued(message)
+        if not called:
+            return job.text(message), tools
+        history, tools = [*history, *more], max(tools, called)
+
+
+def say(job, client, *, words, stream):
+    answer = job.say(client, words, stream)
+    if not stream:
+        return job.text(job.heard(answer))
+    with answer:
+        return "".join(map(job.piece, answer))
+
+
+async def say_async(job, client, *, words, stream):
+    answer = await job.say(client, words, stream)
+    if not stream:
+        return job.text(job.heard(answer))
+    async with answer:
+        return "".join([job.piece(event) async for event in answer])

@@ -3,6 +3,8 @@ whole and streamed, with tools at once, pictures, retries and timeouts."""
 
 import asyncio
 import itertools
+from collections import Counter
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import anthropic
 import openai
@@ -13,29 +15,25 @@ from rollwright.intercept import InterceptConfig
 from rollwright.wire import Image, Sampling, Stop
 
 from .doors import admitted, rigged, until
-from .sdk_clients import JOBS, PIXELS, say, say_async, work, work_async
+from .sdk_clients import PIXELS, Desk
 from .sdk_engines import BLIND, EXACT, KINDS, NO_LOCAL_MODEL, engine_of, in_flight, small_model
-from .sdk_policy import ANSWER
+from .sdk_policy import ANSWER, WAITED, wait_for
 
 # The SDKs build their schemas at first use, on the loop.
 pytestmark = pytest.mark.blocks_loop
 
-WAYS = list(itertools.product(sorted(DIALECTS), (True, False), (True, False)))
-"""Dialect, whether it streams, whether it blocks."""
+WAYS = [
+    dict(zip(("dialect", "stream", "blocking"), way, strict=True))
+    for way in itertools.product(sorted(DIALECTS), (True, False), (True, False))
+]
 WORDS = "What is 2+3?"
 TIMEOUTS = (openai.APITimeoutError, anthropic.APITimeoutError)
 
 
-async def working(dialect, door, *, blocking, **options):
-    if blocking:
-        return await asyncio.to_thread(work, JOBS[dialect], door, **options)
-    return await work_async(JOBS[dialect], door, **options)
-
-
-async def saying(dialect, door, *, blocking, **options):
-    if blocking:
-        return await asyncio.to_thread(say, JOBS[dialect], door, WORDS, **options)
-    return await say_async(JOBS[dialect], door, WORDS, **options)
+@pytest.fixture
+async def desk():
+    async with Desk() as desk:
+        yield desk
 
 
 def check(trace, *, exact, picture=True):
@@ -56,61 +54,131 @@ def check(trace, *, exact, picture=True):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_every_sdk_does_the_job_with_every_kind_of_engine(kind):
+async def test_every_sdk_does_the_job_with_every_kind_of_engine(kind, desk):
     exact, picture = kind in EXACT, kind not in BLIND
     async with engine_of(kind) as engine, rigged(engine) as rig:
-        for dialect, stream, blocking in WAYS:
+        for way in WAYS:
             async with admitted(rig.interceptor, engine, rig.client, return_tokens=exact) as one:
-                done = await working(dialect, one.door, blocking=blocking, stream=stream, picture=picture)
-                assert done == (ANSWER, 2), (dialect, stream, blocking)
+                assert await desk.work(door=one.door, picture=picture, **way) == (ANSWER, 2), way
                 images = check(one.trace.freeze(Stop.FINISHED), exact=exact, picture=picture)
                 assert [engine.images.get(image) for image in images] == [PIXELS] * picture
 
 
-async def with_every_engine(first_token_s, one, **options):
-    """`one(kind, engine, rig, way)` for every kind of engine, all at once; what blocks and what streams takes turns."""
+@asynccontextmanager
+async def every_engine(*, stalls=False, ways=WAYS, **options):
+    """Every kind of engine behind an interceptor of its own, with a rollout for each way of asking. At the end no
+    engine works for anybody."""
 
-    async def served(kind, ways):
-        async with engine_of(kind, first_token_s=first_token_s) as engine, rigged(engine, **options) as rig:
-            await asyncio.gather(*(one(kind, engine, rig, way) for way in ways))
-            await until(lambda: (rig.trace.open_calls, in_flight(engine)) == (0, 0))
+    @asynccontextmanager
+    async def served(kind):
+        config = InterceptConfig(**options)
+        async with engine_of(kind, stalls=stalls) as engine, rigged(engine, config=config) as rig:
+            yield kind, rig
+            await until(lambda: in_flight(engine) == 0)
+
+    async with AsyncExitStack() as stack:
+        rigs = [await stack.enter_async_context(served(kind)) for kind in KINDS]
+        yield [(kind, rig, way) for kind, rig in rigs for way in ways]
+
+
+async def all_at_once(places, one):
+    """`one(kind, rig, way)` for each place, with a rollout of its own."""
+
+    async def alone(kind, rig, way):
+        async with admitted(rig.interceptor, rig.engine, rig.client, return_tokens=kind in EXACT) as rollout:
+            await one(kind, rollout, way)
 
     async with asyncio.TaskGroup() as group:
-        for number, kind in enumerate(KINDS):
-            group.create_task(served(kind, WAYS[number % 4 :: 4]))
+        for place in places:
+            group.create_task(alone(*place))
 
 
-async def test_an_sdk_that_tries_again_is_answered_once_by_any_engine():
+async def test_an_sdk_that_tries_again_is_answered_once_by_any_engine(desk, tmp_path):
     """The answer takes longer than the SDK waits, so it asks again by itself, and hears in the end what was sampled for
     its first request."""
 
-    async def stubborn(kind, engine, rig, way):
-        dialect, stream, blocking = way
-        async with admitted(rig.interceptor, engine, rig.client, return_tokens=kind in EXACT) as one:
-            options = {"blocking": blocking, "stream": stream, "timeout": 0.5, "max_retries": 12}
-            assert (await saying(dialect, one.door, **options)).strip() == "Let me see.", (kind, way)
-            trace = one.trace.freeze(Stop.FINISHED)
+    async def stubborn(kind, one, way):
+        gate = tmp_path / "-".join(map(str, (kind, *way.values())))
+        saying = desk.say(door=one.door, words=wait_for(gate), timeout=0.5, max_retries=20, **way)
+        asking = asyncio.create_task(saying)
+        await until(lambda: any(call.followers for call in one.admission.running), within_s=50)
+        gate.touch()
+        assert (await asking).strip() == WAITED, (kind, way)
+        trace = one.trace.freeze(Stop.FINISHED)
         assert [call.failure for call in trace.calls] == [None], (kind, way)
         assert trace.trainable is (kind in EXACT)
 
-    await with_every_engine(3.0, stubborn, config=InterceptConfig(retry_grace_s=60.0))
+    async with every_engine(retry_grace_s=60.0) as places:
+        assert len(places) == len(KINDS) * 12
+        await all_at_once(places, stubborn)
 
 
-async def test_an_sdk_that_times_out_leaves_no_call_open_at_any_engine():
-    async def impatient(kind, engine, rig, way):
-        dialect, stream, blocking = way
-        options = {"stream": stream, "timeout": 0.3, "picture": kind not in BLIND}
+async def test_an_sdk_that_times_out_leaves_no_call_open_at_any_engine(desk, tmp_path):
+    async def impatient(kind, one, way):
         with pytest.raises(TIMEOUTS):
-            await working(dialect, rig.door, blocking=blocking, **options)
+            await desk.say(door=one.door, words=wait_for(tmp_path / "never"), timeout=0.3, **way)
+        await until(lambda: not one.admission.running)
+        assert one.trace.open_calls == 0
+        assert all(call.failure is not None for call in one.trace.freeze(Stop.FINISHED).calls)
 
-    await with_every_engine(60.0, impatient, config=InterceptConfig(retry_grace_s=0.05))
+    async with every_engine(retry_grace_s=0.05) as places:
+        await all_at_once(places, impatient)
+
+
+async def test_an_sdk_whose_stream_falls_silent_leaves_no_call_open_at_any_engine(desk):
+    """Half of the answer came, so it is not asked for again, and what was cut is not trained on."""
+
+    async def cut_off(kind, one, way):
+        # The SDKs let through the error of their HTTP library here, and not all have the same one.
+        (lost,) = await asyncio.gather(
+            desk.say(door=one.door, words=WORDS, timeout=0.5, max_retries=5, **way), return_exceptions=True
+        )
+        assert type(lost).__name__ in ("ReadTimeout", "APITimeoutError"), (kind, way, lost)
+        await until(lambda: not one.admission.running)
+        trace = one.trace.freeze(Stop.FINISHED)
+        assert [call.failure is None for call in trace.calls] == [False], (kind, way)
+        assert not trace.trainable
+
+    ways = [way for way in WAYS if way["stream"]]
+    async with every_engine(stalls=True, ways=ways) as places:
+        await all_at_once(places, cut_off)
+
+
+async def test_an_sdk_that_is_told_to_come_back_does_and_is_answered(desk, tmp_path):
+    """What the interceptor itself refuses for the moment is not lost: SDKs know the status and the header."""
+
+    came = Counter()
+
+    async def turned_away(way, rig):
+        async with admitted(rig.interceptor, rig.engine, rig.client) as one:
+            gate = tmp_path / "-".join(map(str, way.values()))
+            first = asyncio.create_task(desk.say(door=one.door, words=wait_for(gate), **way))
+            await until(lambda: one.admission.running)
+            again = asyncio.create_task(desk.say(door=one.door, words=wait_for(tmp_path), max_retries=5, **way))
+            await until(lambda: came[one.door.key] == 2)
+            gate.touch()
+            assert [(await asking).strip() for asking in (first, again)] == [WAITED] * 2
+            assert (one.trace.turns, came[one.door.key]) == (2, 3)
+
+    async with engine_of("function") as engine, rigged(engine, config=InterceptConfig(max_open_calls=1)) as rig:
+        admission = rig.interceptor._admission
+
+        def counted(request, path):
+            found = admission(request, path)
+            came[found.key] += 1
+            return found
+
+        rig.interceptor._admission = counted
+        async with asyncio.TaskGroup() as group:
+            for way in WAYS:
+                group.create_task(turned_away(way, rig))
 
 
 @pytest.mark.skipif(bool(NO_LOCAL_MODEL), reason=f"the local model needs {NO_LOCAL_MODEL}")
-async def test_a_real_small_model_answers_every_sdk():
+async def test_a_real_small_model_answers_every_sdk(desk):
     async with small_model() as engine, rigged(engine, sampling=Sampling(temperature=0, max_tokens=8)) as rig:
-        for dialect, stream, blocking in WAYS:
-            assert (await saying(dialect, rig.door, blocking=blocking, stream=stream)).strip(), (dialect, stream)
+        for way in WAYS:
+            assert (await desk.say(door=rig.door, words=WORDS, **way)).strip(), way
     trace = rig.trace.freeze(Stop.FINISHED)
     assert trace.turns == len(WAYS)
     assert {node.message.text for node in trace.nodes if node.call < 0} == {WORDS}

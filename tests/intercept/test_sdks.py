@@ -18,7 +18,7 @@ from rollwright.intercept import InterceptConfig
 from rollwright.wire import Stop, assistant
 
 from .doors import PuppetEngine, rigged
-from .sdk_clients import JOBS, Async, work_async
+from .sdk_clients import JOBS, Desk, async_client, work_async
 from .sdk_engines import engine_of
 from .sdk_policy import ANSWER, policy
 
@@ -31,9 +31,10 @@ ALL = sorted(DIALECTS)
 @pytest.mark.parametrize("dialect", ALL)
 async def test_many_sdk_clients_at_once_keep_their_rollouts_apart(dialect):
     async with engine_of("relay-tokens") as engine, rigged(engine, return_tokens=True) as rig:
-        async with asyncio.TaskGroup() as group:
+        async with Desk() as desk, asyncio.TaskGroup() as group:
             running = [
-                group.create_task(work_async(JOBS[dialect], rig.door, stream=bool(number % 2))) for number in range(6)
+                group.create_task(desk.work(dialect, rig.door, stream=bool(number % 2), blocking=number < 3))
+                for number in range(6)
             ]
         assert {task.result()[0] for task in running} == {ANSWER}
         trace = rig.trace.freeze(Stop.FINISHED)
@@ -46,7 +47,7 @@ async def test_many_sdk_clients_at_once_keep_their_rollouts_apart(dialect):
 async def test_a_spent_limit_is_a_typed_error_that_no_sdk_retries(dialect, stream):
     async with rigged(FunctionEngine(policy), limits=Limits(max_turns=1)) as rig:
         job = JOBS[dialect]
-        async with job.client(rig.door, Async, max_retries=5, timeout=30) as client:
+        async with async_client(job, rig.door, max_retries=5, timeout=30) as client:
             await job.ask(client, job.opening())
             with pytest.raises((openai.BadRequestError, anthropic.BadRequestError), match="turns are spent") as no:
                 await (job.ask_stream(client, job.opening()).__aenter__() if stream else job.ask(client, job.opening()))
@@ -59,7 +60,7 @@ async def test_a_spent_limit_is_a_typed_error_that_no_sdk_retries(dialect, strea
 async def test_a_wrong_key_is_an_authentication_error(dialect):
     async with rigged(FunctionEngine(policy)) as rig:
         job = JOBS[dialect]
-        async with job.client(rig.door, Async, max_retries=5, timeout=30).with_options(api_key="wrong") as client:
+        async with async_client(job, rig.door, max_retries=5, timeout=30).with_options(api_key="wrong") as client:
             with pytest.raises((openai.AuthenticationError, anthropic.AuthenticationError)):
                 await job.ask(client, job.opening())
 
@@ -69,8 +70,9 @@ async def test_an_engine_that_dies_within_a_stream_is_an_error_of_the_sdk(dialec
     kind = f"relay-{dialect}"
     async with engine_of(kind, fault_script=(Fault.CUT_STREAM,)) as engine, rigged(engine) as rig:
         # For the SDK, `response.failed` is an event like others; it then misses the final response.
-        with pytest.raises(RuntimeError if dialect == "responses" else (openai.APIError, anthropic.APIError)):
-            await work_async(JOBS[dialect], rig.door, stream=True)
+        async with async_client(JOBS[dialect], rig.door) as client:
+            with pytest.raises(RuntimeError if dialect == "responses" else (openai.APIError, anthropic.APIError)):
+                await work_async(JOBS[dialect], client, stream=True)
         assert "cut" in rig.trace.freeze(Stop.FAILED).untrainable
 
 
@@ -78,7 +80,7 @@ async def test_an_engine_that_dies_within_a_stream_is_an_error_of_the_sdk(dialec
 async def test_an_sdk_that_times_out_frees_the_engine(dialect):
     async with rigged(PuppetEngine(), config=InterceptConfig(retry_grace_s=0.05)) as rig:
         job = JOBS[dialect]
-        async with job.client(rig.door, Async, max_retries=0, timeout=0.2) as client:
+        async with async_client(job, rig.door, max_retries=0, timeout=0.2) as client:
             with pytest.raises((openai.APITimeoutError, anthropic.APITimeoutError)):
                 await job.ask(client, job.opening())
         async with asyncio.timeout(10):

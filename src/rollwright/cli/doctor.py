@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
 from rollwright import telemetry
-from rollwright.runtimes.journal import Swept
+from rollwright.dialects import sweep_spills
 from rollwright.runtimes.sweep import sweep_all
 from rollwright.wire import RollwrightError
 
 from . import flags, probes
 from .fields import settings_of
-from .probes import Finding, State
+from .probes import Finding, State, counted
 from .talk import Talk, result
 
 PROBE_WITHIN_S = 20.0
@@ -32,11 +32,22 @@ class DoctorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     model: str = ""
     """The model to ask the endpoint for."""
     sweep: bool = False
-    """Free what killed runs left behind: processes, directories, sandboxes, containers, remote boxes."""
+    """Free what killed runs left behind: processes, directories, sandboxes, containers, remote boxes, images."""
     json: bool = False
     """Print the findings as one line of JSON on stdout."""
     debug: bool = False
     """Show the traceback of an error."""
+
+
+class Swept(msgspec.Struct, frozen=True):
+    """What a sweep did."""
+
+    freed: tuple[str, ...]
+    """Names of boxes."""
+    failed: Mapping[str, str]
+    """Those that could not be freed, with the reason."""
+    image_directories: int
+    """Directories of images that were removed."""
 
 
 def main(argv: Sequence[str], talk: Talk) -> int:
@@ -58,7 +69,7 @@ def main(argv: Sequence[str], talk: Talk) -> int:
 
 async def _examined(settings: DoctorSettings) -> tuple[list[Finding], Swept | None]:
     """Every probe at once, each in a thread and within its own time; a sweep first, so that they see what is left."""
-    swept = await sweep_all() if settings.sweep else None
+    swept = await _sweep() if settings.sweep else None
     local = [asyncio.to_thread(_guarded, probe) for probe in probes.ALL]
     found = [_event_loop(), *await asyncio.gather(*local)]
     if settings.base_url:
@@ -66,6 +77,11 @@ async def _examined(settings: DoctorSettings) -> tuple[list[Finding], Swept | No
     if swept is not None:
         found.append(_swept(swept))
     return found, swept
+
+
+async def _sweep() -> Swept:
+    boxes = await sweep_all()
+    return Swept(boxes.freed, boxes.failed, await asyncio.to_thread(sweep_spills))
 
 
 def _guarded(probe: Callable[[], Finding]) -> Finding:
@@ -77,6 +93,8 @@ def _guarded(probe: Callable[[], Finding]) -> Finding:
 
 def _swept(swept: Swept) -> Finding:
     what = f"{len(swept.freed)} freed" + (f": {', '.join(swept.freed)}" if swept.freed else "")
+    if swept.image_directories:
+        what += f"; {counted(swept.image_directories, 'directory', 'directories')} of images removed"
     if not swept.failed:
         return Finding("sweep", State.OK, what)
     why = "; ".join(f"{name}: {reason}" for name, reason in swept.failed.items())

@@ -152,6 +152,21 @@ def left_boxes() -> Finding:
     return Finding("left boxes", State.MISSING, f"{len(left)}: {shown}", "free them: rollwright doctor --sweep")
 
 
+def left_images() -> Finding:
+    """Directories of images that killed processes moved out of their memory. It only looks."""
+    from rollwright.dialects import left_spills
+
+    left = left_spills()
+    if not left:
+        return Finding("left images", State.OK, "none")
+    return Finding(
+        "left images",
+        State.MISSING,
+        counted(len(left), "directory", "directories"),
+        "remove them: rollwright doctor --sweep",
+    )
+
+
 def temporary_directory() -> Finding:
     return _writable("temporary files", Path(tempfile.gettempdir()), "set TMPDIR to a directory you can write")
 
@@ -192,6 +207,7 @@ ALL: tuple[Callable[[], Finding], ...] = (
     temporary_directory,
     cache_directory,
     left_boxes,
+    left_images,
     cgroups,
     landlock,
     bubblewrap,
@@ -249,6 +265,10 @@ def _memory_limit() -> int:
         except (OSError, ValueError):
             continue
     return 0
+
+
+def counted(count: int, one: str, many: str) -> str:
+    return f"{count} {one if count == 1 else many}"
 
 
 def _limit(value: int) -> str:

@@ -11,7 +11,9 @@ from .imagestore import ImageHold as ImageHold
 from .imagestore import ImageStore as ImageStore
 from .registry import DIALECTS as DIALECTS
 from .registry import dialect_named as dialect_named
+from .registry import write_model as write_model
 from .registry import write_models as write_models
+from .spills import left_spills as left_spills
 from .spills import sweep_spills as sweep_spills
 from .sse import KEEPALIVE as KEEPALIVE
 from .tails import Intake as Intake

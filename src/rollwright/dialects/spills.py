@@ -12,6 +12,7 @@ import fcntl
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 _PREFIX = "rollwright-images-"
@@ -41,12 +42,22 @@ class SpillDirectory:
             os.close(lock)
 
 
+def left_spills() -> list[Path]:
+    """The directories of owners that are gone. It only looks. Blocks on the disk."""
+    return [path for path in _spills() if _while_left(path, lambda _: True)]
+
+
 def sweep_spills() -> int:
-    """Remove the directories of owners that are gone, and say how many. Blocks on the disk."""
-    return sum(_swept(path) for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"))
+    """Remove those, and say how many. Blocks on the disk."""
+    return sum(_while_left(path, _removed) for path in _spills())
 
 
-def _swept(path: Path) -> bool:
+def _spills() -> list[Path]:
+    return sorted(Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"))
+
+
+def _while_left(path: Path, act: Callable[[Path], bool]) -> bool:
+    """What `act` says of a directory that nobody uses, and that nobody else takes meanwhile; False of any other."""
     try:
         if path.lstat().st_uid != os.geteuid():
             return False
@@ -56,10 +67,14 @@ def _swept(path: Path) -> bool:
     if lock is None:
         return False
     try:
-        shutil.rmtree(path, ignore_errors=True)
-        return not path.exists()
+        return act(path)
     finally:
         os.close(lock)
+
+
+def _removed(path: Path) -> bool:
+    shutil.rmtree(path, ignore_errors=True)
+    return not path.exists()
 
 
 def _locked(path: Path, *, or_nothing: bool = False) -> int | None:

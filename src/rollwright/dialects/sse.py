@@ -20,18 +20,13 @@ class SseReader:
         """Pieces of a line whose end has not come."""
         self._data: list[bytes] = []
         """Data lines of an event whose end has not come."""
-        self._held_bytes = 0
-        """An upper bound of the bytes of both."""
+        self.held_bytes = 0
+        """An upper bound of the bytes of both; 0 if all that came was whole events."""
         self._at_start = True
-
-    @property
-    def empty(self) -> bool:
-        """Whether all that came was whole events."""
-        return not self._held_bytes
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """The payloads of the events that `chunk` completes."""
-        if not self._held_bytes and is_one_event(chunk):
+        if not self.held_bytes and is_one_event(chunk):
             self._at_start = False
             return [chunk[6:-2]]
         head, newline, rest = chunk.rpartition(b"\n")
@@ -42,12 +37,12 @@ class SseReader:
             self._line.clear()
             payloads = self._payloads(lines)
             if not self._data:
-                self._held_bytes = 0
+                self.held_bytes = 0
         if rest:
             self._line.append(rest)
         if self._line or self._data:
-            self._held_bytes += len(chunk)
-            if self._held_bytes > MAX_EVENT_BYTES:
+            self.held_bytes += len(chunk)
+            if self.held_bytes > MAX_EVENT_BYTES:
                 raise WireError(f"one event of the stream is over {MAX_EVENT_BYTES} bytes")
         return payloads
 

@@ -8,7 +8,6 @@ which stops reading from the socket when it is full itself. Nothing here retries
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, cast
@@ -19,6 +18,7 @@ from aiohttp.client_proto import ResponseHandler
 from rollwright.dialects import StreamReader
 from rollwright.wire import End, Event
 
+from .chunks import whole_chunks
 from .contract import Ear
 from .silence import Silence
 
@@ -54,6 +54,12 @@ class Conduit(ResponseHandler):
 
     def data_received(self, data: bytes) -> None:
         inflow = self._inflow
+        if inflow is not None and self._between and not inflow.held:
+            body = whole_chunks(data)
+            if body is not None:
+                # Nearly every packet.
+                inflow.take(body)
+                return
         if inflow is None:
             if self._at_head and data:
                 self._at_head, self._between = False, _is_head(data)
@@ -61,11 +67,8 @@ class Conduit(ResponseHandler):
                 self._between = self._between and whole_chunks(data) is not None
             super().data_received(data)
             return
-        body = whole_chunks(data) if self._between else None
-        if body is not None and inflow.listens:
-            inflow.take(body)
-        elif data:
-            self._between = body is not None
+        if data:
+            self._between = self._between and whole_chunks(data) is not None
             super().data_received(data)
             inflow.arrived()
         else:
@@ -110,7 +113,7 @@ class Inflow:
         self._max_bytes = max_bytes
         self._events: Iterator[Event] = iter(())
         """What was read and not told, because the listener is full."""
-        self._held = False
+        self.held = False
         """The listener is full, or nobody listens any more."""
         self._lost = False
         self._end: End | None = None
@@ -135,26 +138,27 @@ class Inflow:
                         await self._resume()
                 return self._end
             finally:
-                self._held, self._error = True, None
+                self.held, self._error = True, None
                 if conduit is not None:
                     conduit.detach(self)
 
-    @property
-    def listens(self) -> bool:
-        """Whether what comes may be told."""
-        return not self._held
-
     def take(self, data: bytes) -> None:
-        """Read what comes next."""
+        """Read what comes next, and tell it: one event, nearly always."""
         try:
-            self._take(data)
+            self.received_bytes += len(data)
+            if self.received_bytes > self._max_bytes:
+                raise TooLong
+            self._silence.heard()
+            events = self._reader.feed(data)
+            if events:
+                self._tell(iter(events))
         # Whatever fails here would be lost in the loop; it belongs to whoever awaits the stream.
         except Exception as error:
             self._fail(error)
 
     def arrived(self) -> None:
         """The library has read something."""
-        if not self._held:
+        if not self.held:
             try:
                 self._read()
             # As above.
@@ -176,22 +180,14 @@ class Inflow:
     def _read(self) -> None:
         content = self._content
         while data := content.read_nowait():
-            if self._take(data):
+            self.take(data)
+            if self.held:
                 return
         if content.is_eof():
             self._reader.close()
             raise aiohttp.ClientPayloadError("the stream has no end")
         if self._lost:
             raise aiohttp.ServerDisconnectedError
-
-    def _take(self, data: bytes) -> bool:
-        """Whether nothing may be told for now, or ever."""
-        self.received_bytes += len(data)
-        if self.received_bytes > self._max_bytes:
-            raise TooLong
-        self._silence.heard()
-        events = self._reader.feed(data)
-        return self._tell(iter(events)) if events else False
 
     def _tell(self, events: Iterator[Event]) -> bool:
         """Whether nothing may be told for now, or ever."""
@@ -217,13 +213,13 @@ class Inflow:
         """Go on after the listener was full."""
         await self._ear.ready()
         self._news = asyncio.get_running_loop().create_future()
-        self._held = False
+        self.held = False
         self._silence.heard()
         if not self._tell(self._events):
             self.arrived()
 
     def _stop(self) -> None:
-        self._held = True
+        self.held = True
         if not self._news.done():
             self._news.set_result(None)
 
@@ -234,24 +230,6 @@ class Inflow:
 
     def _expired(self) -> None:
         self._fail(TimeoutError("the stream is silent"))
-
-
-_CHUNK = re.compile(rb"([0-9a-fA-F]{1,7})\r\n")
-
-
-def whole_chunks(data: bytes) -> bytes | None:
-    """What is in `data` if it is whole chunks of HTTP and nothing else, none of them the last; None otherwise."""
-    pieces, at = [], 0
-    while found := _CHUNK.match(data, at):
-        begin = found.end()
-        at = begin + int(found[1], 16)
-        if at == begin or data[at : at + 2] != b"\r\n":
-            return None
-        pieces.append(data[begin:at])
-        at += 2
-        if at == len(data):
-            return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-    return None
 
 
 def _is_head(data: bytes) -> bool:

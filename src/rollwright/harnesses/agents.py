@@ -61,6 +61,10 @@ class AgentHarness(ProgramHarness):
     def start(self, door: Door, model: str, system: str, prompt: str) -> Start:
         raise NotImplementedError
 
+    async def equip(self, runtime: Runtime) -> Mapping[str, str]:
+        """Bring what else it needs into the box. Variables that tell it where that is."""
+        return {}
+
     def trouble(self, result: ExecResult) -> str:
         """What went wrong; empty if it did its work."""
         return trouble_of(result)
@@ -80,21 +84,25 @@ class AgentHarness(ProgramHarness):
         return find_npm(cls.npm_program(platform)) if platform else None
 
     async def drive(self, runtime: Runtime, door: Door, model: str, task: Task) -> Outcome:
-        program = self.config.program or await self._installed(runtime)
         start = self.start(door, model, *asked(task))
+        program, found = await self._ready(runtime)
         result = await runtime.run(
             [program, *start.words, *self.config.arguments],
-            env={**start.env, **self.config.env},
+            env={**start.env, **found, **self.config.env},
             stdin=start.stdin.encode(),
             timeout_s=FOREVER_S,
             output_limit=OUTPUT_LIMIT,
         )
         return Outcome(trouble=self.trouble(result))
 
-    async def _installed(self, runtime: Runtime) -> str:
+    async def _ready(self, runtime: Runtime) -> tuple[str, Mapping[str, str]]:
+        """Where the program lies inside the box, with all that it needs, and what it is told of that."""
         try:
-            if runtime.shows_cache:
-                return str(await self.install())
-            return await brought(runtime, self.npm_program)
+            return self.config.program or await self._installed(runtime), await self.equip(runtime)
         except (RuntimeFault, UsageError) as error:
             raise HarnessError(f"{self.kind} {self.version} cannot be had in {runtime.name}: {error}") from error
+
+    async def _installed(self, runtime: Runtime) -> str:
+        if runtime.shows_cache:
+            return str(await self.install())
+        return await brought(runtime, self.npm_program)

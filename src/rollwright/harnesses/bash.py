@@ -14,6 +14,7 @@ from rollwright.wire import HarnessError, Stop, UsageError
 
 from .contract import Door
 from .programs import FOREVER_S, HarnessConfig, Outcome, ProgramHarness, last_words, spoken, trouble_of
+from .shells import bash_in
 
 SCRIPT = Path(__file__).parent / "scripts" / "bash_agent.py"
 
@@ -58,7 +59,7 @@ class BashHarness(ProgramHarness):
             env |= {"ROLLWRIGHT_TOOLS_URL": door.tools_url, "ROLLWRIGHT_TOOLS_KEY": door.tools_key}
         result = await runtime.run_script(
             SCRIPT,
-            env=env,
+            env=env | await bash_in(runtime),
             stdin=json.dumps(told).encode(),
             timeout_s=FOREVER_S,
             warm=True,

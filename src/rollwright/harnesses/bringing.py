@@ -11,6 +11,7 @@ import asyncio
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from rollwright.runtimes import Runtime
 from rollwright.runtimes.provision import NpmProgram, npm_platform, provision_npm
@@ -46,20 +47,28 @@ async def brought(runtime: Runtime, choose: Callable[[str], NpmProgram]) -> str:
 
 async def _brought(runtime: Runtime, choose: Callable[[str], NpmProgram]) -> str:
     # What a program is kept under is the same for all platforms: a box has one.
-    label = choose("any").place.name
-    told = await runtime.run(["sh", "-c", _LOOK, "sh", label], timeout_s=_ASK_S)
-    platform, found, place = _understood(runtime, told.text)
-    program = choose(platform)
+    berth = await look(runtime, choose("any").place.name)
+    program = choose(berth.platform)
     file = await provision_npm(program)
-    inside = f"{place}/{file.relative_to(program.package_dir).as_posix()}"
-    if not found:
-        await _unpack(runtime, await packed(program), place)
-    return inside
+    if not berth.taken:
+        await unpack(runtime, await packed(program), berth.place)
+    return f"{berth.place}/{file.relative_to(program.package_dir).as_posix()}"
 
 
-def _understood(runtime: Runtime, said: str) -> tuple[str, bool, str]:
-    """The platform of the box, whether it has the program, and its place."""
-    kernel, _, rest = said.partition("\n")
+class Berth(NamedTuple):
+    """Where a program lies in a box, or would."""
+
+    platform: str
+    """Of the box, as packages of npm name it."""
+    taken: bool
+    """It is there already."""
+    place: str
+
+
+async def look(runtime: Runtime, label: str) -> Berth:
+    """The berth of what is kept under `label`. HarnessError where there is none."""
+    told = await runtime.run(["sh", "-c", _LOOK, "sh", label], timeout_s=_ASK_S)
+    kernel, _, rest = told.text.partition("\n")
     system, _, machine = kernel.partition(" ")
     platform = npm_platform(system, machine)
     if not platform:
@@ -67,7 +76,7 @@ def _understood(runtime: Runtime, said: str) -> tuple[str, bool, str]:
     state, _, place = rest.strip().partition(" ")
     if not place:
         raise HarnessError(f"{runtime.name} has no place that programs could be kept in: all are read-only")
-    return platform, state == "has", place
+    return Berth(platform, state == "has", place)
 
 
 async def packed(program: NpmProgram) -> Path:
@@ -83,7 +92,8 @@ async def packed(program: NpmProgram) -> Path:
     return archive
 
 
-async def _unpack(runtime: Runtime, archive: Path, place: str) -> None:
+async def unpack(runtime: Runtime, archive: Path, place: str) -> None:
+    """Put what an archive holds into a place of the box. RuntimeFault where it does not go in."""
     async with await runtime.open_process(["sh", "-c", _UNPACK, "sh", place]) as process:
         with await asyncio.to_thread(archive.open, "rb") as source:
             while chunk := await asyncio.to_thread(source.read, _CHUNK):

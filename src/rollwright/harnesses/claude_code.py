@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
-from rollwright.runtimes import ExecResult
+from rollwright.runtimes import ExecResult, Runtime
 from rollwright.runtimes.provision import NpmProgram
 
 from .agents import AgentConfig, AgentHarness, Start
 from .contract import Door
 from .programs import trouble_of
+from .shells import bash_in
 
 _TOOLS_KEY = "ROLLWRIGHT_TOOLS_KEY"
 _TOOLS_SHOWN = {"ENABLE_TOOL_SEARCH": "false", "MCP_CONNECTION_NONBLOCKING": "0"}
@@ -52,6 +54,10 @@ class ClaudeCodeHarness(AgentHarness):
             words += ["--strict-mcp-config", "--mcp-config", json.dumps({"mcpServers": {"rollwright": server}})]
             env |= {_TOOLS_KEY: door.tools_key, **_TOOLS_SHOWN}
         return Start(tuple(words), env, prompt)
+
+    async def equip(self, runtime: Runtime) -> Mapping[str, str]:
+        """It runs no command where it finds neither bash nor zsh."""
+        return await bash_in(runtime)
 
     def trouble(self, result: ExecResult) -> str:
         """Its last line tells the result; it also says there what it could not do, whatever its exit code is."""

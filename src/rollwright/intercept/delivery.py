@@ -16,6 +16,7 @@ from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 
 from rollwright.dialects import KEEPALIVE, StreamWriter
+from rollwright.engines.chunks import chunk_of
 from rollwright.wire import Delta, Event
 
 from .exchange import Exchange
@@ -98,6 +99,8 @@ class Outlet(web.StreamResponse):
         """Written in this turn of the loop."""
         self._pending_bytes = 0
         self._head_sent = False
+        self._quick = False
+        """Whether each event is a chunk from now on, and nothing else."""
         self.begun = False
 
     @property
@@ -107,12 +110,13 @@ class Outlet(web.StreamResponse):
     def hear(self, delta: Delta) -> bool:
         """Deliver it. Whether the client takes what is written for it."""
         data = self._writer.write(delta)
-        if self._head_sent and self._chunked and not self._pending and self._written_at != self._loop.time():
+        now = self._loop.time()
+        if self._quick and data and not self._pending and self._written_at != now:
             # Nearly every piece of a stream; the same as below, in one step.
             transport = self._protocol.transport
-            if transport is not None and data:
-                transport.write(b"%x\r\n%b\r\n" % (len(data), data))
-                self._written_at = self._loop.time()
+            if transport is not None:
+                transport.write(chunk_of(data))
+                self._written_at = now
         else:
             self._write(data if self.begun else self._begin() + data)
         driven = self._driven
@@ -189,12 +193,10 @@ class Outlet(web.StreamResponse):
         transport = self._protocol.transport
         if transport is None or not (data or tail):
             return
-        if self._chunked and data:
-            data = b"%x\r\n%b\r\n%b" % (len(data), data, tail)
-        elif self._chunked:
-            data = tail
+        if self._chunked:
+            data = chunk_of(data) + tail if data else tail
         if not self._head_sent:
-            self._head_sent = True
+            self._head_sent, self._quick = True, self._chunked
             data = self._head() + data
         if data:
             transport.write(data)

@@ -11,10 +11,11 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import unquote
 
 from aiohttp import web
 
-from rollwright.dialects import DIALECTS, Dialect, write_models
+from rollwright.dialects import DIALECTS, Dialect, write_model, write_models
 from rollwright.harnesses import Door, Session
 from rollwright.tasks import Toolbox
 
@@ -137,7 +138,7 @@ class Interceptor:
 
     async def _aside(self, request: Asked, path: str) -> web.StreamResponse:
         """Paths that are no model calls."""
-        if path in _COUNT_PATHS or path in _MODEL_PATHS or path == STATE_PATH or path.startswith("/rollout/"):
+        if path in _COUNT_PATHS or path == STATE_PATH or path.startswith(("/rollout/", *_MODEL_PATHS)):
             return await self._admitted(request, path, None)
         if path in ("/", "/health", "/v1"):
             return Answer(b'{"status":"ok"}')
@@ -182,8 +183,8 @@ class Interceptor:
         raise Rejected(401, what, headers=FINAL)
 
     async def _beside(self, request: Asked, path: str, admission: Admission) -> web.StreamResponse:
-        if path in _MODEL_PATHS:
-            return Answer(write_models((admission.session.model,)))
+        if path.startswith(_MODEL_PATHS):
+            return _models(path, admission.session.model)
         if path in _COUNT_PATHS:
             call = await self._carrier.read(request, _MESSAGES, admission)
             return Answer(await count_tokens(admission.session, call))
@@ -192,6 +193,17 @@ class Interceptor:
         if path == STATE_PATH:
             return await serve_state(request, admission.state, self._bodies)
         raise Rejected(404, f"there is nothing at {path[:200]!r}", headers=FINAL)
+
+
+def _models(path: str, served: str) -> Answer:
+    """All models that there are, which is one; or this one by its name."""
+    _, _, wanted = path.partition("/models")
+    if not wanted:
+        return Answer(write_models((served,)))
+    name = unquote(wanted.removeprefix("/"))
+    if not wanted.startswith("/") or name != served:
+        raise Rejected(404, f"there is no model {name[:200]!r} here; there is {served!r}", headers=FINAL)
+    return Answer(write_model(served))
 
 
 def _shape(request: Asked) -> Dialect:

@@ -8,6 +8,7 @@ from rollwright.engines.function import FunctionEngine
 from rollwright.harnesses import harness_config, make_harness
 from rollwright.harnesses.bringing import brought, packed
 from rollwright.harnesses.install import PARTS
+from rollwright.harnesses.shells import bash_in
 from rollwright.rollouts import Environment
 from rollwright.runtimes import runtime_config
 from rollwright.runtimes.provision import NpmProgram, host_platform
@@ -64,10 +65,32 @@ async def test_an_archive_that_does_not_unpack_is_told(make, fetched):
             await brought(box, choose)
 
 
+@pytest.mark.parametrize(
+    "settings", [{}, {"user": "1000:1000"}, {"read_only": True}], ids=["root", "user", "read-only"]
+)
+async def test_a_box_without_bash_is_given_one(make, settings):
+    async with make(**settings) as box:
+        assert not (await box.run(["sh", "-c", "command -v bash"])).ok
+        found = await bash_in(box)
+        ran = await box.run(["bash", "-c", 'a=(1 2); [[ $BASH == "$SHELL" ]] && echo ${a[1]}'], env=found)
+        assert (ran.text, ran.exit_code) == ("2\n", 0)
+        await box.run(["rm", found["SHELL"]])
+        assert await bash_in(box) == found
+        assert not (await box.run(["test", "-e", found["SHELL"]])).ok, "a box that has it is not given it again"
+
+
+async def test_our_own_agent_has_its_bash_in_any_image(engine_socket):
+    runtime = runtime_config("docker", {"image": IMAGE, "socket": engine_socket})
+    environment = Environment(Nothing(), harness=make_harness(harness_config("bash")), runtime=runtime)
+    async with environment.serving(FunctionEngine(play), "scripted") as serving:
+        trace = await serving.run(Answer(id="answer", prompt=PROMPT))
+    assert (trace.failure, trace.reward) == (None, 1.0)
+
+
 @pytest.mark.soak
-@pytest.mark.parametrize("agent", ["codex", "opencode"])
+@pytest.mark.parametrize("agent", ["codex", "claude-code", "opencode"])
 async def test_a_published_agent_solves_its_task_in_a_container(agent, engine_socket):
-    """Claude Code too, in an image with bash or zsh; this one has neither."""
+    """In an image that has a C library and a shell, and neither Node.js nor bash."""
     if PARTS[agent].find() is None:
         pytest.skip(f"{agent} is not on this host; fetch it with: python -m rollwright.harnesses.install {agent}")
     runtime = runtime_config("docker", {"image": IMAGE, "socket": engine_socket})

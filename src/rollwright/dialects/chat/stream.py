@@ -47,6 +47,7 @@ class ChunkIn(AnswerIn):
 WHAT = "a chunk of the engine's stream"
 DECODER = msgspec.json.Decoder(ChunkIn)
 DONE = b"[DONE]"
+_AFTER_TEXT = b'},"finish_reason":null}]}\n\n'
 _DONE_BYTES = 64
 """No payload that is longer is the end, whatever space is around it."""
 
@@ -69,13 +70,14 @@ class ChatStreamReader(SseStreamReader):
         """The payload that was read last told nothing that adds up."""
 
     def feed(self, chunk: bytes) -> list[Event]:
-        if self._template is not None and self._sse.empty and not self._ended:
-            text = self._template.text(chunk)
+        template = self._template
+        if template is not None and not self._sse.held_bytes:
+            text = template.text(chunk)
             if text:
                 return [TextDelta(text)]
-        whole = self._sse.empty and is_one_event(chunk)
+        whole = not self._sse.held_bytes and is_one_event(chunk)
         events = super().feed(chunk)
-        if whole and self._plain and len(events) == 1 and isinstance(events[0], TextDelta):
+        if whole and self._plain and not self._ended and len(events) == 1 and isinstance(events[0], TextDelta):
             self._template = template_of(chunk, events[0].text)
         return events
 
@@ -88,7 +90,7 @@ class ChatStreamReader(SseStreamReader):
     def _end(self) -> End:
         if self._finish is None:
             raise WireError("the stream ended without a finish_reason")
-        self._ended = True
+        self._ended, self._template = True, None
         return End(self._finish, self._usage, self._gatherer.tokens(), self._policy_version, self._model)
 
     def _read_chunk(self, chunk: ChunkIn, events: list[Event]) -> None:
@@ -156,7 +158,7 @@ class ChatStreamWriter:
 
     def write(self, event: Event) -> bytes:
         if isinstance(event, TextDelta):
-            return b'%b%b},"finish_reason":null}]}\n\n' % (self._before_text, string(event.text))
+            return self._before_text + string(event.text) + _AFTER_TEXT
         if isinstance(event, ReasoningDelta):
             return b'%b%b},"finish_reason":null}]}\n\n' % (self._before_reasoning, string(event.text))
         if isinstance(event, ToolCallDelta):

@@ -12,6 +12,8 @@ import msgspec
 _KEY = b'"content":"'
 _REST = re.compile(rb'[^"\\\x00-\x1f]*+(?:\\.[^"\\\x00-\x1f]*+)*+')
 """The rest of a JSON string after its opening quote, and nothing that ends a line."""
+_PLAIN = bytes(byte for byte in range(32, 256) if byte not in b'"\\')
+"""What stands in a JSON string as it is read."""
 _TEXT = msgspec.json.Decoder(str)
 
 
@@ -30,10 +32,10 @@ class Template:
         if not (event.startswith(self._before) and event.endswith(self._after) and len(event) >= self._ends):
             return None
         raw = event[len(self._before) : -len(self._after)]
-        if not _REST.fullmatch(raw):
-            return None
         try:
-            return raw.decode() if b"\\" not in raw else _TEXT.decode(b'"%b"' % raw)
+            if not raw.translate(None, _PLAIN):
+                return raw.decode()
+            return _TEXT.decode(b'"%b"' % raw) if _REST.fullmatch(raw) else None
         except (UnicodeDecodeError, msgspec.MsgspecError):
             return None
 
