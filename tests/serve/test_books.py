@@ -2,15 +2,17 @@
 
 from collections import Counter
 
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from rollwright.serve.books import Books, Bounds
+from rollwright.serve.books import Books
+from rollwright.serve.ledger import Bounds
 from rollwright.serve.protocol import Done, Drop, Failed, Part, Run, Submit, Trouble, Voided
 
 CLIENTS = [b"c0", b"c1"]
 UNREAD_BYTES = 40
+BUDGET_BYTES = 60
 TRACE = b"a trace of bytes"
 
 
@@ -26,6 +28,11 @@ class AnyOrder(RuleBasedStateMachine):
         self.books = Books(Bounds(window=40, queue=60, redispatches=2, reply_bytes=UNREAD_BYTES))
         self.sent = Counter()
         self.read = Counter()
+        self.taken = Counter()
+        self.crashed = set()
+        """Requests that a worker died with: what is begun is not stopped."""
+        for client in CLIENTS:
+            self.books.client_came(client, "", BUDGET_BYTES)
         self.now = 0.0
         self.number = 0
         self.workers = 0
@@ -47,9 +54,9 @@ class AnyOrder(RuleBasedStateMachine):
         if isinstance(letter.envelope, Run):
             assert letter.envelope.ticket not in holding
             client = letter.frames[0][0]
-            assert self.sent[client] - self.read[client] <= UNREAD_BYTES, (
-                "work was begun for a client that does not read"
-            )
+            if letter.frames[0] not in self.crashed:
+                assert self.sent[client] - self.read[client] <= UNREAD_BYTES, "begun for a client that does not read"
+                assert self.sent[client] - self.taken[client] <= BUDGET_BYTES, "begun for one that has not taken"
             holding[letter.envelope.ticket] = (letter.frames[0], set(letter.envelope.skip))
         else:
             assert isinstance(letter.envelope, Drop)
@@ -94,7 +101,7 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(data=st.data())
     def die(self, data):
         peer = data.draw(st.sampled_from(sorted(self.seats)))
-        del self.seats[peer]
+        self.crashed.update(key for key, _ in self.seats.pop(peer).values())
         self.deliver(self.books.worker_lost(peer, "it died", self.now))
 
     @precondition(lambda self: any(self.seats.values()))
@@ -135,14 +142,28 @@ class AnyOrder(RuleBasedStateMachine):
             del self.wanted[key]
             self.ended[key] += 1
         self.deliver(self.books.client_gone(client))
-        del self.sent[client], self.read[client]
+        del self.sent[client], self.read[client], self.taken[client]
+        self.books.client_came(client, "", BUDGET_BYTES)
 
-    @rule(client=st.sampled_from(CLIENTS), share=st.sampled_from([0.5, 1.0, 2.0]))
-    def catch_up(self, client, share):
-        """The client tells what it has read, and perhaps more than it was sent."""
-        told = int(self.sent[client] * share)
-        self.read[client] = min(max(told, self.read[client]), self.sent[client])
-        self.deliver(self.books.has_read(client, told, self.now))
+    @rule(client=st.sampled_from(CLIENTS), share=st.sampled_from([0.5, 1.0, 2.0]), taken=st.floats(0.0, 1.0))
+    def catch_up(self, client, share, taken):
+        """The client tells what it has read, and perhaps more than it was sent; its caller has taken some of that."""
+        read = int(self.sent[client] * share)
+        took = int(read * taken)
+        self.read[client] = min(max(read, self.read[client]), self.sent[client])
+        self.taken[client] = min(max(took, self.taken[client]), self.sent[client])
+        self.deliver(self.books.has_taken(client, read, took, self.now))
+
+    @precondition(lambda self: self.seats)
+    @rule(data=st.data())
+    def stand_still(self, data):
+        """What a worker has not begun is taken back from it; what it has, and what may run only once, stays."""
+        peer = data.draw(st.sampled_from(sorted(self.seats)))
+        begun = data.draw(st.integers(0, max(self.seats[peer], default=0)))
+        stays = {key for ticket, (key, _) in self.seats[peer].items() if ticket <= begun or not self.wanted[key].retry}
+        self.deliver(self.books.open_seat(peer, False, self.now))
+        self.deliver(self.books.take_back(peer, begun, self.now))
+        assert {key for key, _ in self.seats[peer].values()} == stays
 
     @rule(seconds=st.floats(0.0, 15.0))
     def wait(self, seconds):
@@ -177,6 +198,7 @@ class AnyOrder(RuleBasedStateMachine):
         status = self.books.status()
         assert status["requests"] == status["queued_rollouts"] == status["request_bytes"] == 0
         assert status["unread_bytes"] == self.sent.total() - self.read.total()
+        assert status["untaken_bytes"] == self.sent.total() - self.taken.total()
 
 
 AnyOrder.TestCase.settings = settings(max_examples=120, stateful_step_count=60, deadline=None)
@@ -261,8 +283,8 @@ def test_nothing_is_begun_for_a_client_that_does_not_read_and_others_go_on():
     assert (answer.to, type(other.envelope), books.status()["slow_clients"]) == (b"slow", Run, 1)
     assert books.submit(b"slow", submit(3), [], 0.0) == []
     assert len(books.result(b"w", Part(other.envelope.ticket, 0, True), [b""], 0.0)) == 1
-    assert books.has_read(b"slow", 5, 0.0) == []
-    (second,) = books.has_read(b"slow", 11, 0.0)
+    assert books.has_taken(b"slow", 5, 0, 0.0) == []
+    (second,) = books.has_taken(b"slow", 11, 0, 0.0)
     assert isinstance(second.envelope, Run)
     assert (books.status()["unread_bytes"], books.status()["slow_clients"]) == (0, 0)
 
@@ -287,3 +309,70 @@ def test_what_ended_keeps_nothing_in_memory_until_its_deadline():
         books.result(b"w", Done(run.envelope.ticket), (), 0.0)
         books.expire(1.0)
     assert len(books._deadlines) < 200
+
+
+def test_a_request_on_its_way_to_a_worker_that_stands_still_goes_to_a_neighbour():
+    books = Books()
+    books.seat(b"w1", 4, 0.0)
+    (begun,) = books.submit(b"c", submit(1), ["a"], 0.0)
+    (coming,) = books.submit(b"c", submit(2), ["b"], 0.0)
+    (once,) = books.submit(b"c", submit(3, retry=False), ["c"], 0.0)
+    assert books.seat(b"w2", 4, 0.0) == books.open_seat(b"w1", False, 0.0) == []
+    drop, again = books.take_back(b"w1", begun.envelope.ticket, 0.0)
+    assert (drop.to, drop.envelope) == (b"w1", Drop(coming.envelope.ticket))
+    assert (again.to, again.frames) == (b"w2", ["b"])
+    assert again.envelope.ticket > once.envelope.ticket
+    assert books.result(b"w1", Part(coming.envelope.ticket, 0, True), ["late"], 0.0) == []
+    (answer,) = books.result(b"w2", Part(again.envelope.ticket, 0, True), ["trace"], 0.0)
+    assert answer.envelope == Part(2, 0, True)
+    assert books.counts["late"] == books.counts["taken_back"] == 1
+    assert (books.load_of(b"w1"), books.load_of(b"w2")) == (2, 0)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 6), st.booleans()), min_size=1, max_size=12),
+    st.integers(1, 200),
+    st.integers(1, 8),
+    st.randoms(use_true_random=False),
+)
+def test_callers_that_take_only_whole_groups_always_get_them(groups, budget, capacity, chance):
+    """However small the budget: parts of unfinished groups are not taken, and must not keep the rest from coming."""
+    books = Books(Bounds(redispatches=99))
+    books.client_came(b"c", "", budget)
+    parts, done, taken, sent = Counter(), set(), 0, 0
+    running, workers = [], 1
+    letters = books.seat(b"w0", capacity, 0.0)
+    for number, (rollouts, together) in enumerate(groups):
+        letters += books.submit(b"c", submit(number, rollouts, together=together), [(number,)], 0.0)
+    for _ in range(2000):
+        for letter in letters:
+            if isinstance(letter.envelope, Run):
+                (number,) = letter.frames[0]
+                missing = [p for p in range(groups[number][0]) if p not in letter.envelope.skip]
+                running.append([letter.to, letter.envelope.ticket, missing])
+            elif isinstance(letter.envelope, Voided):
+                taken += parts.pop(letter.envelope.request) * len(TRACE)
+            elif isinstance(letter.envelope, Part):
+                sent += len(TRACE)
+                parts[letter.envelope.request] += 1
+                if letter.envelope.last:
+                    done.add(letter.envelope.request)
+                    taken += parts.pop(letter.envelope.request) * len(TRACE)
+        if not running:
+            letters = books.has_taken(b"c", sent, taken, 0.0)
+            if not letters:
+                break
+            continue
+        if chance.random() < 0.1 and workers < 20:
+            dying = f"w{workers - 1}".encode()
+            workers += 1
+            running = [work for work in running if work[0] != dying]
+            letters = books.worker_lost(dying, "it died", 0.0)
+            letters += books.seat(f"w{workers - 1}".encode(), capacity, 0.0)
+            continue
+        work = chance.choice(running)
+        position = work[2].pop(0)
+        if not work[2]:
+            running.remove(work)
+        letters = books.result(work[0], Part(work[1], position, not work[2]), [TRACE], 0.0)
+    assert done == set(range(len(groups)))

@@ -19,6 +19,7 @@ from rollwright.serve.protocol import (
     Hello,
     Job,
     Part,
+    Refusal,
     Refused,
     Run,
     Submit,
@@ -32,7 +33,13 @@ from rollwright.serve.wiring import connected
 from rollwright.wire import WireError
 from rollwright.wire.codec import encode
 
-ENVELOPES = [Hello(1, "t"), Submit(1, 2, "l", 3.0, "b", together=True), Part(1, 2), Run(3, 4.0, (1, 2)), Refused("no")]
+ENVELOPES = [
+    Hello(1, "t"),
+    Submit(1, 2, "l", 3.0, "b", together=True),
+    Part(1, 2),
+    Run(3, 4.0, (1, 2)),
+    Refused(Refusal.UNREADABLE, "no"),
+]
 
 
 @given(st.binary(max_size=300), st.sampled_from([FromClient, ToClient, ToWorker, FromWorker]))

@@ -9,93 +9,21 @@ is no longer the request's own is dropped and counted.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from .berths import Berths
 from .deadlines import Deadlines
-from .protocol import Done, Drop, Envelope, Failed, Part, Run, Submit, Trouble, Voided, Withdraw
-from .unread import Unread
-
-Frames = Sequence[Any]
-"""What stands behind an envelope; carried, never looked at."""
-Peer = bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Letter:
-    to: Peer
-    envelope: Envelope
-    frames: Frames = ()
-    to_worker: bool = False
-
-
-@dataclass(slots=True, eq=False)
-class Request:
-    client: Peer
-    asked: Submit
-    frames: Frames
-    expires: float
-    size: int = 0
-    """Bytes of its frames."""
-    ticket: int = -1
-    holder: Peer | None = None
-    crashes: int = 0
-    arrived: set[int] = field(default_factory=set)
-    withdrawn: set[int] = field(default_factory=set)
-    """Rollouts that are to end as cancelled, wherever it runs."""
-    over: bool = False
-
-    @property
-    def weight(self) -> int:
-        return self.asked.rollouts - len(self.arrived)
-
-
-@dataclass(slots=True, eq=False)
-class Seat:
-    """A worker that may be given work."""
-
-    peer: Peer
-    capacity: int
-    load: int = 0
-    """Rollouts it holds."""
-    held: dict[int, Request] = field(default_factory=dict)
-    open: bool = True
-    """Whether it may be given more."""
-    noted_room: int = -1
-    """The room that `Berths` believes it to have."""
-
-    @property
-    def room(self) -> int:
-        return self.capacity - self.load
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """How much the books take."""
-
-    window: int = 4096
-    """Rollouts one client may have here at once."""
-    queue: int = 65536
-    """Rollouts that may wait, over all clients."""
-    redispatches: int = 2
-    """How often a request runs again after its worker died."""
-    queue_bytes: int = 4 * 2**30
-    """Frames of requests that may be here, over all clients. They stay until the request ends: it may run again."""
-    reply_bytes: int = 2 * 2**30
-    """Frames of results that one client may have unread; beyond it nothing more is begun for it."""
+from .ledger import Bounds, Frames, Letter, Peer, Request, Seat
+from .protocol import Done, Drop, Failed, Part, Run, Submit, Trouble, Voided, Withdraw
+from .waiting import Waiting
 
 
 class Books:
     def __init__(self, bounds: Bounds = Bounds()) -> None:  # noqa: B008 - frozen
         self.bounds = bounds
         self.counts: Counter[str] = Counter()
-        self._queue: OrderedDict[Request, None] = OrderedDict()
-        self._queued = 0
-        self._parked: dict[Peer, dict[Request, None]] = {}
-        """What waits, of clients that must read first."""
-        self._unread = Unread(bounds.reply_bytes)
+        self._waiting = Waiting(bounds.reply_bytes)
+        self._places: dict[Peer, str] = {}
         self._bytes = 0
         self._requests: dict[tuple[Peer, int], Request] = {}
         self._by_client: dict[Peer, dict[int, Request]] = {}
@@ -110,9 +38,14 @@ class Books:
 
     def __repr__(self) -> str:
         held = sum(len(seat.held) for seat in self._seats.values())
-        return f"<Books {len(self._queue)} queued, {held} held by {len(self._seats)} workers>"
+        return f"<Books {len(self._waiting)} queued, {held} held by {len(self._seats)} workers>"
 
     # Clients
+
+    def client_came(self, client: Peer, place: str = "", budget_bytes: int = 0) -> None:
+        """A client has greeted us. What it may have untaken is no more than it says itself."""
+        self._places[client] = place
+        self._waiting.untaken.bind(client, budget_bytes)
 
     def submit(self, client: Peer, asked: Submit, frames: Frames, now: float) -> list[Letter]:
         size = sum(len(frame) for frame in frames)
@@ -127,7 +60,7 @@ class Books:
         self._weights[client] += asked.rollouts
         self.counts["submitted"] += 1
         self._deadlines.add(request)
-        self._enqueue(request)
+        self._waiting.add(request)
         return self.place(now)
 
     def _objection(self, client: Peer, asked: Submit, size: int) -> tuple[Trouble, str] | None:
@@ -139,8 +72,8 @@ class Books:
             return Trouble.REFUSED, "a request needs at least one rollout and a deadline in the future"
         if self._weights[client] + asked.rollouts > self.bounds.window:
             return Trouble.OVERLOADED, f"the window of {self.bounds.window} rollouts is full"
-        if self._queued + asked.rollouts > self.bounds.queue:
-            return Trouble.OVERLOADED, f"{self._queued} rollouts are waiting, and {self.bounds.queue} may"
+        if self._waiting.rollouts + asked.rollouts > self.bounds.queue:
+            return Trouble.OVERLOADED, f"{self._waiting.rollouts} rollouts are waiting, and {self.bounds.queue} may"
         if self._bytes + size > self.bounds.queue_bytes:
             return Trouble.OVERLOADED, f"requests hold {self._bytes} bytes, and {self.bounds.queue_bytes} may"
         return None
@@ -173,24 +106,18 @@ class Books:
         letters: list[Letter] = []
         for request in list(self._by_client.get(client, {}).values()):
             letters += self._end(request, None)
-        self._parked.pop(client, None)
-        self._unread.forget(client)
+        self._waiting.forget(client)
+        self._places.pop(client, None)
         return letters
 
-    def has_read(self, client: Peer, total: int, now: float) -> list[Letter]:
-        """The client has read so many bytes of results in all. One that has caught up has its turn again."""
-        if not self._unread.read(client, total) or client not in self._parked:
-            return []
-        for request in self._parked.pop(client):
-            self._queue[request] = None
-        return self.place(now)
+    def has_taken(self, client: Peer, read: int, taken: int, now: float) -> list[Letter]:
+        """The client has read so many bytes of results in all, and its caller has taken so many. One that has caught up
+        has its turn again."""
+        return self.place(now) if self._waiting.caught_up(client, read, taken) else []
 
     def _deliver(self, client: Peer, answer: Part | Done, frames: Frames) -> Letter:
-        if self._unread.sent(client, sum(len(frame) for frame in frames)) and client not in self._parked:
-            waiting = [request for request in self._by_client.get(client, {}).values() if request in self._queue]
-            self._parked[client] = dict.fromkeys(waiting)
-            for request in waiting:
-                del self._queue[request]
+        laid = answer.laid.size if answer.laid is not None else 0
+        self._waiting.sent(client, sum(len(frame) for frame in frames) + laid)
         return Letter(client, answer, frames)
 
     def expire(self, now: float) -> list[Letter]:
@@ -203,9 +130,9 @@ class Books:
 
     # Workers
 
-    def seat(self, peer: Peer, capacity: int, now: float) -> list[Letter]:
+    def seat(self, peer: Peer, capacity: int, now: float, place: str = "") -> list[Letter]:
         """A worker has proven that it works."""
-        self._seats[peer] = seat = Seat(peer, capacity)
+        self._seats[peer] = seat = Seat(peer, capacity, place)
         self._berths.add(seat)
         return self.place(now)
 
@@ -215,6 +142,30 @@ class Books:
             self._seats[peer].open = open
             self._berths.roomier(self._seats[peer])
         return self.place(now) if open else []
+
+    def take_back(self, peer: Peer, begun: int, now: float) -> list[Letter]:
+        """The loop of a worker stands still, and has begun nothing above this ticket: what is on its way to it goes to
+        others. Its loop may still turn before it hears so; then it drops what it has begun, and what it answers is
+        late. So a request that may run only once stays."""
+        seat = self._seats.get(peer)
+        chosen = (
+            [] if seat is None else [one for ticket, one in seat.held.items() if ticket > begun and one.asked.retry]
+        )
+        letters: list[Letter] = []
+        for request in reversed(chosen):
+            letters.append(self._off_its_worker(request))
+            self._waiting.add(request, ahead=True)
+        self.counts["taken_back"] += len(chosen)
+        return letters + self.place(now)
+
+    def _off_its_worker(self, request: Request) -> Letter:
+        assert request.holder is not None
+        seat, ticket = self._seats[request.holder], request.ticket
+        del seat.held[ticket]
+        seat.load -= request.weight
+        self._berths.roomier(seat)
+        request.holder, request.ticket = None, -1
+        return Letter(seat.peer, Drop(ticket), to_worker=True)
 
     def load_of(self, peer: Peer) -> int:
         seat = self._seats.get(peer)
@@ -251,7 +202,7 @@ class Books:
         voided = request.asked.together and bool(request.arrived)
         if voided:
             request.arrived.clear()
-        self._enqueue(request, first=True)
+        self._waiting.add(request, ahead=True)
         return [Letter(request.client, Voided(request.asked.request))] if voided else []
 
     def result(self, peer: Peer, said: Part | Done | Failed, frames: Frames, now: float) -> list[Letter]:
@@ -269,12 +220,12 @@ class Books:
             request.arrived.add(said.position)
             seat.load -= 1
             self._berths.roomier(seat)
-            part = Part(number, said.position, said.last)
+            part = Part(number, said.position, said.last, said.laid)
             if said.last:
                 return [*self._end(request, part, frames), *self.place(now)]
             return [self._deliver(request.client, part, frames), *self.place(now)]
         if isinstance(said, Done):
-            return [*self._end(request, Done(number), frames), *self.place(now)]
+            return [*self._end(request, Done(number, said.laid), frames), *self.place(now)]
         return [*self._end(request, Failed(number, said.trouble, said.message)), *self.place(now)]
 
     # Placement
@@ -282,13 +233,11 @@ class Books:
     def place(self, now: float) -> list[Letter]:
         """Give what waits to those who have room, the oldest first."""
         letters: list[Letter] = []
-        while self._queue:
-            request = next(iter(self._queue))
+        while (request := self._waiting.first()) is not None:
             seat = self._choose(request)
             if seat is None:
                 break
-            del self._queue[request]
-            self._queued -= request.weight
+            self._waiting.remove(request)
             letters.append(self._hand_over(request, seat, now))
             letters += [self._withdrawal(request, position) for position in sorted(request.withdrawn)]
         return letters
@@ -313,24 +262,9 @@ class Books:
         seat.held[request.ticket] = request
         seat.load += request.weight
         self.counts["dispatched"] += 1
-        run = Run(request.ticket, max(request.expires - now, 0.0), tuple(sorted(request.arrived)))
+        near = bool(seat.place) and seat.place == self._places.get(request.client)
+        run = Run(request.ticket, max(request.expires - now, 0.0), tuple(sorted(request.arrived)), near)
         return Letter(seat.peer, run, request.frames, to_worker=True)
-
-    def _enqueue(self, request: Request, *, first: bool = False) -> None:
-        self._queued += request.weight
-        if request.client in self._parked:
-            self._parked[request.client][request] = None
-        else:
-            self._queue[request] = None
-            self._queue.move_to_end(request, last=not first)
-
-    def _dequeue(self, request: Request) -> bool:
-        """Whether it was waiting."""
-        for waiting in (self._queue, self._parked.get(request.client, {})):
-            if request in waiting:
-                del waiting[request]
-                return True
-        return False
 
     # Endings
 
@@ -346,14 +280,10 @@ class Books:
         """Take a request off the books, and off its worker if it still runs there."""
         letters: list[Letter] = []
         if request.holder is not None:
-            seat = self._seats[request.holder]
-            del seat.held[request.ticket]
-            seat.load -= request.weight
-            self._berths.roomier(seat)
+            drop = self._off_its_worker(request)
             if not isinstance(last, Part | Done):
-                letters.append(Letter(seat.peer, Drop(request.ticket), to_worker=True))
-        elif self._dequeue(request):
-            self._queued -= request.weight
+                letters.append(drop)
+        self._waiting.remove(request)
         request.over, request.frames = True, ()
         self._bytes -= request.size
         client, number = request.client, request.asked.request
@@ -371,13 +301,14 @@ class Books:
 
     def status(self) -> dict[str, Any]:
         return {
-            "queued_requests": len(self._queue) + sum(map(len, self._parked.values())),
-            "queued_rollouts": self._queued,
+            "queued_requests": len(self._waiting),
+            "queued_rollouts": self._waiting.rollouts,
             "requests": len(self._requests),
             "request_bytes": self._bytes,
             "request_budget_bytes": self.bounds.queue_bytes,
-            "unread_bytes": len(self._unread),
-            "slow_clients": len(self._parked),
+            "unread_bytes": len(self._waiting.unread),
+            "untaken_bytes": len(self._waiting.untaken),
+            "slow_clients": self._waiting.slow_clients,
             "clients": len(self._by_client),
             "counts": dict(self.counts),
         }

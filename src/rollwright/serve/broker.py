@@ -1,6 +1,6 @@
 """The broker: carries requests to workers and results to clients, and keeps the workers alive.
 
-One thread, one plain loop over four sockets, no asyncio. It reads envelopes, asks the books and the slots what to do,
+One thread, one plain loop over three sockets, no asyncio. It reads envelopes, asks the books and the crew what to do,
 and does it. Frames behind an envelope are passed on as they came. Whatever a peer sends that is no message of ours is
 answered with `Refused` and changes nothing.
 """
@@ -11,6 +11,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -19,30 +20,24 @@ import zmq
 from rollwright.telemetry.lag import LagBook
 from rollwright.wire import WireError
 
-from .books import Books, Bounds, Letter, Peer
+from .books import Books
 from .bundles import Carried, open_bundle
-from .launching import GUEST, Launcher, WorkerOrder
+from .crew import Crew
+from .launching import Launcher
+from .ledger import Bounds, Letter, Peer
 from .orders import OrderError, Orders
 from .post import Post
 from .protocol import (
-    SAY_HELLO,
     VERSION,
-    Arrived,
     Ask,
     Bye,
     Cancel,
-    Done,
     Envelope,
     Failed,
     FromClient,
     FromWorker,
     Hello,
-    Leave,
-    Leaving,
-    Part,
-    Policy,
-    Probe,
-    Probed,
+    Refusal,
     Refused,
     Submit,
     Tick,
@@ -51,9 +46,9 @@ from .protocol import (
     Welcome,
     Withdraw,
 )
-from .pulse import lag_vitals, own_vitals, read_beat
+from .pulse import lag_vitals, own_vitals
 from .settings import BrokerSettings
-from .slots import Life, Phase, Slots, SlotsSpent
+from .slots import SlotsSpent
 from .wiring import Locks, bound, told_end
 
 log = logging.getLogger("rollwright.serve")
@@ -62,7 +57,6 @@ TICK_S = 0.05
 CLIENT_TICK_S = 0.5
 CLIENT_SILENCE_S = 60.0
 """A client whose loop is busy says nothing; one that is silent for so long is gone."""
-HELD = "(a call that does not let go of the interpreter)"
 TURN_S = 0.004
 """How long one socket is read before the others, and the clock, have their turn."""
 
@@ -97,22 +91,22 @@ class Broker:
         self.books = Books(
             Bounds(settings.window, settings.queue, settings.redispatches, settings.queue_bytes, settings.reply_bytes)
         )
-        self.slots = Slots(settings.workers, settings.slots, clock())
-        self._orders = Orders(
-            settings, self.books, self.slots, self._relieve, self.vitals, self._send_all, self._tell_policy
-        )
         self._post = Post()
+        send_back = partial(self._send, self._back)
+        self.crew = Crew(
+            settings, self.books, launcher, self.address.encode(), clock, self._knows, send_back, self._send_all
+        )
+        self._orders = Orders(
+            settings, self.books, self.crew.slots, self.crew.relieve, self.vitals, self._send_all, self.crew.tell_policy
+        )
         self._lag = LagBook(clock(), TICK_S)
         self._clients: dict[Peer, float] = {}
-        self._lives: dict[Peer, Life] = {}
-        self._probes: dict[Peer, int] = {}
         self._told_state = self._state()
-        self._policy = 0
         self._next_tick = self._next_client_tick = 0.0
         self.closing = False
 
     def __repr__(self) -> str:
-        return f"<Broker {len(self._clients)} clients, {self.slots!r}, {self.books!r}>"
+        return f"<Broker {len(self._clients)} clients, {self.crew.slots!r}, {self.books!r}>"
 
     def vitals(self) -> dict[str, float]:
         """The broker's own. Its lag is how late its loop comes round."""
@@ -123,7 +117,7 @@ class Broker:
         """Until `closing` is set, which a signal handler may do."""
         poller = zmq.Poller()
         sockets: list[tuple[zmq.Socket[bytes], Hearing]] = [
-            (self._pulse, self._on_pulse),
+            (self._pulse, self.crew.on_pulse),
             (self._back, self._on_workers),
             (self._front, self._on_clients),
         ]
@@ -163,7 +157,7 @@ class Broker:
         try:
             messages = open_bundle(frames[1:], FromClient)
         except WireError as error:
-            self._send(self._front, peer, Refused(str(error)))
+            self._send(self._front, peer, Refused(Refusal.UNREADABLE, str(error)))
             return
         for said, carried in messages:
             self._client_said(peer, said, carried)
@@ -172,11 +166,11 @@ class Broker:
         if isinstance(said, Hello):
             self._welcome(peer, said)
         elif peer not in self._clients:
-            self._send(self._front, peer, Refused(SAY_HELLO))
+            self._send(self._front, peer, Refused(Refusal.STRANGER, "say hello first"))
         elif isinstance(said, Submit):
             self._submit(peer, said, frames)
         elif isinstance(said, Tick):
-            self._send_all(self.books.has_read(peer, said.read_bytes, self._clock()))
+            self._send_all(self.books.has_taken(peer, said.read_bytes, said.taken_bytes, self._clock()))
         elif isinstance(said, Cancel):
             self._send_all(self.books.cancel(peer, said.request))
         elif isinstance(said, Withdraw):
@@ -190,11 +184,13 @@ class Broker:
 
     def _welcome(self, peer: Peer, hello: Hello) -> None:
         if not self._knows(hello.token):
-            self._send(self._front, peer, Refused("the token is not this server's"))
+            self._send(self._front, peer, Refused(Refusal.TURNED_AWAY, "the token is not this server's"))
         elif hello.version != VERSION:
-            self._send(self._front, peer, Refused(f"this server speaks version {VERSION}, not {hello.version}"))
+            words = f"this server speaks version {VERSION}, not {hello.version}"
+            self._send(self._front, peer, Refused(Refusal.TURNED_AWAY, words))
         else:
             self._clients[peer] = self._clock()
+            self.books.client_came(peer, hello.place, hello.budget_bytes)
             self._send(self._front, peer, self._state())
 
     def _submit(self, peer: Peer, said: Submit, frames: Sequence[Carried]) -> None:
@@ -229,78 +225,8 @@ class Broker:
             log.warning("a worker said what is no message of ours: %s", error)
             return
         for said, carried in messages:
-            self._worker_said(peer, said, carried)
-
-    def _worker_said(self, peer: Peer, said: Any, frames: Sequence[Carried]) -> None:
-        if isinstance(said, Arrived):
-            self._arrived(peer, said)
-        elif isinstance(said, Probed):
-            self._probed(peer, said)
-        elif isinstance(said, Leaving) and peer in self._lives:
-            self._lives[peer].phase = Phase.LEAVING
-            self._relieve(self._lives[peer])
-        elif isinstance(said, Part | Done | Failed):
-            self._send_all(self.books.result(peer, said, frames, self._clock()))
-
-    def _arrived(self, peer: Peer, said: Arrived) -> None:
-        life = self._newcomer(said)
-        if life is None or life.peer:
-            log.warning("a worker that nobody asked for was turned away (slot %d, life %d)", said.slot, said.life)
-            self._send(self._back, peer, Refused("its token or version is not this server's, or nobody asked for it"))
-            return
-        self.slots.arrived(life, peer, self._clock())
-        self._lives[peer] = life
-        self._send(self._back, peer, Policy(self._policy))
-        self._probes[peer] = nonce = secrets.randbits(48)
-        self._send(self._back, peer, Probe(nonce))
-
-    def _newcomer(self, said: Arrived) -> Life | None:
-        if not self._knows(said.token) or said.version != VERSION:
-            return None
-        if said.slot == GUEST:
-            return self.slots.joined(said.life, said.capacity, self._clock())
-        return self.slots.life(said.slot, said.life)
-
-    def _probed(self, peer: Peer, said: Probed) -> None:
-        life = self._lives.get(peer)
-        if life is None or self._probes.pop(peer, None) != said.nonce or life.phase is not Phase.PROBING:
-            return
-        self.slots.proven(life, self._clock())
-        self._send_all(self.books.seat(peer, life.capacity or self._settings.capacity, self._clock()))
+            self.crew.hear(peer, said, carried)
         self._tell_state()
-
-    def _on_pulse(self, frames: Sequence[zmq.Frame]) -> None:
-        try:
-            beat, vitals = read_beat([frame.buffer for frame in frames])
-        except WireError as error:
-            log.warning("a pulse was no message of ours: %s", error)
-            return
-        life = self.slots.life(beat.slot, beat.life)
-        if life is not None and self._knows(beat.token):
-            self._pulse_came(life, beat.loop_age_s, beat.stack, vitals)
-
-    def _pulse_came(self, life: Life, loop_age_s: float, stack: str, vitals: dict[str, float]) -> None:
-        before = life.phase
-        self.slots.beat(life, loop_age_s, stack, vitals, self._clock())
-        if life.phase is before:
-            return
-        if life.phase is Phase.STALLED:
-            log.warning("%s stands still for %.1f s at:\n%s", life.name, life.loop_age_s, life.stack)
-        self._send_all(self.books.open_seat(life.peer, life.phase is Phase.READY, self._clock()))
-        self._tell_state()
-
-    def _tell_policy(self, version: int) -> None:
-        self._policy = version
-        for peer in self._lives:
-            self._send(self._back, peer, Policy(version))
-
-    def _relieve(self, life: Life) -> None:
-        """It gets no more work and is told to go when it has finished."""
-        if life.peer:
-            self._send_all(self.books.open_seat(life.peer, False, self._clock()))
-            self._send(self._back, life.peer, Leave())
-        else:
-            self._launcher.kill(life.slot, life.number)
 
     # Time
 
@@ -308,7 +234,7 @@ class Broker:
         now = self._clock()
         self._next_tick = self._lag.tick(now)
         try:
-            self._watch(now)
+            self.crew.watch(now)
         except SlotsSpent as error:
             log.error("%s", error)
             self._send_all(self.books.fail_all(str(error)))
@@ -317,44 +243,7 @@ class Broker:
         if now >= self._next_client_tick:
             self._next_client_tick = now + CLIENT_TICK_S
             self._tick_clients(now)
-            for peer in list(self._lives):
-                self._send(self._back, peer, Tick())
-
-    def _watch(self, now: float) -> None:
-        for exit in self._launcher.exits():
-            if (life := self.slots.life(exit.slot, exit.life)) is not None:
-                self._bury(life, exit.words, now)
-        self._excuse(now)
-        for lost in self.slots.hopeless(now):
-            # Ended first: a process that is only stopped could wake up and answer.
-            self._launcher.kill(lost.life.slot, lost.life.number)
-            self._bury(lost.life, lost.why, now)
-        for life in self.slots.overgrown():
-            log.info("%s holds %.0f MB and is relieved", life.name, life.vitals.get("rss_mb", 0.0))
-            self._relieve(life)
-        if self.books.failing:
-            return
-        for life in self.slots.due(now, self._launcher.room(self.slots.count)):
-            self._launch(life)
-
-    def _excuse(self, now: float) -> None:
-        """A pulse that a computing worker keeps from beating is the sign of a stall."""
-        for life in self.slots.silent(now):
-            if self._launcher.computing(life.slot, life.number):
-                self._pulse_came(life, life.loop_age_s + now - life.last_beat, HELD, life.vitals)
-
-    def _launch(self, life: Life) -> None:
-        told = self._settings
-        place = life.slot, life.number, self.address.encode()
-        self._launcher.start(WorkerOrder(*place, told.host, told.options, told.capacity))
-
-    def _bury(self, life: Life, why: str, now: float) -> None:
-        if life.phase is not Phase.LEAVING:
-            log.warning("%s is dead: %s", life.name, why)
-        self._lives.pop(life.peer, None)
-        self._probes.pop(life.peer, None)
-        self._send_all(self.books.worker_lost(life.peer, f"{life.name}: {why}", now))
-        self.slots.buried(life, why, now)
+            self.crew.tick()
 
     def _tick_clients(self, now: float) -> None:
         for peer, heard in list(self._clients.items()):
@@ -364,7 +253,7 @@ class Broker:
                 self._send(self._front, peer, Tick())
 
     def _state(self) -> Welcome:
-        return Welcome(self._name, self._settings.window, self.slots.ready, self.books.failing)
+        return Welcome(self._name, self._settings.window, self.crew.slots.ready, self.books.failing)
 
     def _tell_state(self) -> None:
         state = self._state()
@@ -387,12 +276,5 @@ class Broker:
             for socket, peer in unreachable:
                 if socket is self._front:
                     self._client_gone(peer)
-                elif peer in self._lives:
-                    self._cut_off(self._lives[peer])
-
-    def _cut_off(self, life: Life) -> None:
-        """Its line broke, and what was on it is lost: a worker that lives on must begin anew."""
-        if life.slot == GUEST:
-            self._bury(life, "its line broke", self._clock())
-        else:
-            self._launcher.kill(life.slot, life.number)
+                else:
+                    self.crew.cut_off(peer)

@@ -20,6 +20,8 @@ from rollwright.wire import Trace, WireError
 from rollwright.wire.codec import Buffer, decode, encode
 
 from .link import Link
+from .parcels import Parcel, Parcels, size_of
+from .pending import Came, Pending
 from .protocol import (
     Ask,
     Cancel,
@@ -35,57 +37,40 @@ from .protocol import (
     Unserved,
     Voided,
     Withdraw,
-    amend,
     failure_of,
 )
+from .shelf import ShelfLost
 from .window import Window
 from .wiring import Address
 
 DEFAULT_TIMEOUT_S = 3600.0
 OVERLOADED_PAUSE_S = 0.2
+BUDGET_BYTES = 8 * 2**30
+MAX_REFETCHES = 5
 OnTrace = Callable[[Trace], None]
-
-
-class _Pending:
-    """A request that waits for its end."""
-
-    def __init__(self, job: Job, asked: Submit, frames: Sequence[Buffer], on_trace: OnTrace | None) -> None:
-        self.task_id, self.attempts = job.task_id, job.attempts
-        self.asked = asked
-        self.frames = frames
-        self.on_trace = on_trace
-        self.traces: dict[int, Trace] = {}
-        self.over: asyncio.Future[list[Trace]] = asyncio.get_running_loop().create_future()
-
-    def part(self, position: int, trace: Trace) -> None:
-        if position in self.traces or not 0 <= position < self.asked.rollouts:
-            raise WireError(f"rollout {position} of {self.asked.label} came twice or was not asked for")
-        self.traces[position] = trace
-        if self.on_trace is not None:
-            self.on_trace(trace)
-
-    def done(self, ending: Ending) -> None:
-        missing = [position for position in range(self.asked.rollouts) if position not in self.traces]
-        if missing:
-            raise WireError(f"{self.asked.label} is said to be done, but rollouts {missing} never came")
-        self.over.set_result(amend([self.traces[position] for position in range(self.asked.rollouts)], ending))
-
-    def fail(self, error: Exception) -> None:
-        if not self.over.done():
-            self.over.set_exception(error)
 
 
 class EnvClient:
     """`async with EnvClient(address) as environment: trace = await environment.run(task)`."""
 
-    def __init__(self, address: Address | str, *, patience_s: float = 30.0, ready_timeout_s: float = 120.0) -> None:
-        """`patience_s` is how long a silent broker may take to be born again."""
+    def __init__(
+        self,
+        address: Address | str,
+        *,
+        patience_s: float = 30.0,
+        ready_timeout_s: float = 120.0,
+        budget_bytes: int = BUDGET_BYTES,
+    ) -> None:
+        """`patience_s` is how long a silent broker may take to be born again. `budget_bytes` bounds the traces that
+        have come and that the caller has not taken yet: beyond it the server begins nothing more for this client until
+        half of it was taken. What was begun goes on, so a group that is larger still comes back whole."""
         where = Address.decode(address) if isinstance(address, str) else address
-        self._link = Link(where, self._heard, self._resubmit, self._fail_all, patience_s)
+        self._link = Link(where, self._heard, self._resubmit, self._fail_all, patience_s, budget_bytes)
+        self._parcels = Parcels(lambda parcel: parcel.said.request in self._pending, self._came)
         self._ready_timeout_s = ready_timeout_s
         self._window = Window(1)
-        self._pending: dict[int, _Pending] = {}
-        self._turned_away: set[_Pending] = set()
+        self._pending: dict[int, Pending] = {}
+        self._turned_away: set[Pending] = set()
         """Requests that the broker had no room for; they are sent again."""
         self._questions: dict[int, asyncio.Future[Any]] = {}
         self._next = 0
@@ -124,6 +109,7 @@ class EnvClient:
         if not self._closed:
             self._closed = True
             self._fail_all("the client was closed")
+            await self._parcels.close()
             await self._link.close()
 
     async def run(self, task: Task, attempt: int = 0, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> Trace:
@@ -149,22 +135,31 @@ class EnvClient:
     ) -> AsyncGenerator[Trace, None]:
         """The group's traces as they finish, before they are scored together. Closing this early cancels the rest.
         After the death of a worker a trace may come again, as another run of the same attempt."""
-        arrived: asyncio.Queue[Trace] = asyncio.Queue(maxsize=0)
-        running = asyncio.create_task(
-            self.run_group(task, n, first_attempt=first_attempt, timeout_s=timeout_s, on_trace=arrived.put_nowait)
-        )
+        # Its size is that of the group, and its bytes count against the budget until they are taken.
+        arrived: asyncio.Queue[tuple[Trace, int, int]] = asyncio.Queue()
+
+        def came(trace: Trace, size: int) -> None:
+            arrived.put_nowait((trace, size, self._link.life))
+
+        attempts = range(first_attempt, first_attempt + n)
+        running = asyncio.create_task(self._run(task, attempts, (), timeout_s, came))
         try:
             while not running.done() or not arrived.empty():
                 getting = asyncio.ensure_future(arrived.get())
                 await asyncio.wait({getting, running}, return_when=asyncio.FIRST_COMPLETED)
                 if getting.done():
-                    yield getting.result()
+                    trace, size, life = getting.result()
+                    self._link.took(size, life)
+                    yield trace
                 else:
                     getting.cancel()
             await running
         finally:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
+            while not arrived.empty():
+                _, size, life = arrived.get_nowait()
+                self._link.took(size, life)
 
     async def run_attempts(
         self,
@@ -176,6 +171,17 @@ class EnvClient:
         on_trace: OnTrace | None = None,
     ) -> list[Trace]:
         """The given attempts at one task, as `Serving.run_attempts`. Waiting for room counts as well."""
+
+        def told(trace: Trace, size: int) -> None:
+            self._link.took(size, self._link.life)
+            if on_trace is not None:
+                on_trace(trace)
+
+        return await self._run(task, attempts, earlier, timeout_s, told if on_trace is not None else None)
+
+    async def _run(
+        self, task: Task, attempts: Sequence[int], earlier: Sequence[Trace], timeout_s: float, came: Came | None
+    ) -> list[Trace]:
         if self._closed:
             raise ServerLost("the client was closed")
         job = Job(task.id, tuple(attempts), tuple(earlier))
@@ -184,7 +190,7 @@ class EnvClient:
         if not self._window.try_enter(len(attempts)):
             await self._wait_for_room(task.id, len(attempts), deadline, timeout_s)
         try:
-            return await self._ask_for(task.id, job, together, deadline, on_trace)
+            return await self._ask_for(task.id, job, together, deadline, came)
         finally:
             self._window.leave(len(attempts))
 
@@ -195,12 +201,10 @@ class EnvClient:
         except TimeoutError as error:
             raise Unserved(f"{label} found no room within {timeout_s:g} s", Trouble.OVERLOADED) from error
 
-    async def _ask_for(
-        self, label: str, job: Job, together: bool, deadline: float, on_trace: OnTrace | None
-    ) -> list[Trace]:
+    async def _ask_for(self, label: str, job: Job, together: bool, deadline: float, came: Came | None) -> list[Trace]:
         left_s = max(deadline - asyncio.get_running_loop().time(), 0.001)
         asked = Submit(0, len(job.attempts), label[:500], left_s, "", together=together)
-        pending = _Pending(job, asked, encode(job), on_trace)
+        pending = Pending(job, asked, encode(job), came)
         self._submit(pending)
         try:
             # The broker keeps the deadline; this one is for a broker that does not.
@@ -209,6 +213,7 @@ class EnvClient:
         except TimeoutError as error:
             raise Unserved(f"{label} was not answered within {left_s:g} s", Trouble.TIMED_OUT) from error
         finally:
+            self._let_go(pending)
             self._turned_away.discard(pending)
             if self._pending.pop(pending.asked.request, None) is not None and not self._closed:
                 self._link.send(Cancel(pending.asked.request))
@@ -255,36 +260,70 @@ class EnvClient:
         if isinstance(said, Told):
             self._told(said, frames)
             return
-        pending = self._pending.get(said.request)
+        size = size_of(said, frames)
+        self._link.read(size)
+        self._parcels.put(Parcel(said, frames, size, self._link.life))
+
+    def _came(self, parcel: Parcel) -> None:
+        pending = self._pending.get(parcel.said.request)
         if pending is None:
+            self._link.took(parcel.size, parcel.life)
             return
+        pending.held_bytes += parcel.size
         try:
-            self._apply(pending, said, frames)
+            if parcel.trouble is not None:
+                raise parcel.trouble
+            self._apply(pending, parcel)
+        except ShelfLost as error:
+            self._fetch_again(pending, error)
         except WireError as error:
             self._forget(pending)
             pending.fail(Unserved(f"{pending.asked.label} came back damaged: {error}"))
-            self._link.send(Cancel(said.request))
+            self._link.send(Cancel(parcel.said.request))
 
-    def _apply(self, pending: _Pending, said: Any, frames: Sequence[Buffer]) -> None:
+    def _apply(self, pending: Pending, parcel: Parcel) -> None:
+        said = parcel.said
         if isinstance(said, Part):
-            pending.part(said.position, decode(frames, Trace))
+            pending.part(said.position, decode(parcel.frames, Trace), parcel.size)
             if said.last:
                 pending.done(Ending())
                 self._forget(pending)
         elif isinstance(said, Done):
-            pending.done(decode(frames, Ending))
+            pending.done(decode(parcel.frames, Ending))
             self._forget(pending)
         elif isinstance(said, Voided):
-            pending.traces.clear()
+            self._let_go(pending)
         elif isinstance(said, Failed):
-            self._forget(pending)
-            if said.trouble is Trouble.OVERLOADED:
-                self._turned_away.add(pending)
-                asyncio.get_running_loop().call_later(OVERLOADED_PAUSE_S, self._ask_again, pending)
-            else:
-                pending.fail(failure_of(said))
+            self._failed(pending, said)
 
-    def _ask_again(self, pending: _Pending) -> None:
+    def _failed(self, pending: Pending, said: Failed) -> None:
+        self._forget(pending)
+        if said.trouble is Trouble.OVERLOADED:
+            self._turned_away.add(pending)
+            asyncio.get_running_loop().call_later(OVERLOADED_PAUSE_S, self._ask_again, pending)
+        else:
+            pending.fail(failure_of(said))
+
+    def _fetch_again(self, pending: Pending, error: ShelfLost) -> None:
+        """A worker died before we had looked into its shelf, or this machine does not let us: run it again, in the end
+        with results that come over the socket."""
+        self._forget(pending)
+        self._link.send(Cancel(pending.asked.request))
+        if self._parcels.hopeless and self._link.place:
+            self._link.place = ""
+            self._link.hello()
+        pending.refetched += 1
+        if pending.refetched > MAX_REFETCHES:
+            pending.fail(Unserved(f"{pending.asked.label} was lost: {error}", Trouble.WORKER_LOST))
+        else:
+            self._let_go(pending)
+            self._submit(pending)
+
+    def _let_go(self, pending: Pending) -> None:
+        """The traces that came of it are with the caller, or are not wanted."""
+        self._link.took(pending.forget_parts(), pending.life)
+
+    def _ask_again(self, pending: Pending) -> None:
         """The broker had no room, which others took; whoever still waits for the answer waits for room too."""
         if pending in self._turned_away:
             self._turned_away.discard(pending)
@@ -306,7 +345,7 @@ class EnvClient:
             self._link.send(Ask(self._number(), "policy", str(self._policy)))
         for pending in list(self._pending.values()):
             self._forget(pending)
-            pending.traces.clear()
+            pending.forget_parts()
             self._submit(pending)
 
     def _fail_all(self, why: str) -> None:
@@ -314,14 +353,15 @@ class EnvClient:
             self._forget(pending)
             pending.fail(ServerLost(f"{pending.asked.label} was lost: {why}"))
 
-    def _submit(self, pending: _Pending) -> None:
+    def _submit(self, pending: Pending) -> None:
         welcome = self._link.welcome
         assert welcome is not None
         pending.asked = msgspec.structs.replace(pending.asked, request=self._number(), broker=welcome.broker)
+        pending.life = self._link.life
         self._pending[pending.asked.request] = pending
         self._link.send(pending.asked, pending.frames)
 
-    def _forget(self, pending: _Pending) -> None:
+    def _forget(self, pending: Pending) -> None:
         self._turned_away.discard(pending)
         self._pending.pop(pending.asked.request, None)
 

@@ -10,7 +10,8 @@ import msgspec
 from rollwright.wire import RollwrightError
 from rollwright.wire.hints import hint
 
-from .books import Books, Letter
+from .books import Books
+from .ledger import Letter
 from .settings import BrokerSettings
 from .slots import Life, Slots
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import zmq
 
-from .books import Peer
 from .bundles import Bundle
+from .ledger import Peer
 from .protocol import Envelope
 
 _UNREACHABLE = (zmq.EHOSTUNREACH, zmq.EAGAIN)

@@ -22,7 +22,7 @@ import msgspec
 from rollwright.wire import Failure, RollwrightError, Score, ServingError, Stop, Trace, WireError
 from rollwright.wire.codec import Buffer
 
-VERSION = 2
+VERSION = 3
 MAX_ENVELOPE_BYTES = 64 * 1024
 E = TypeVar("E")
 
@@ -31,9 +31,30 @@ class Envelope(msgspec.Struct, frozen=True, gc=False, array_like=True, forbid_un
     """What the broker reads."""
 
 
+class Laid(msgspec.Struct, frozen=True, gc=False, array_like=True, forbid_unknown_fields=True):
+    """Where the large frames of a message lie, if not behind it: on the shelf of a worker (`shelf.py`)."""
+
+    pid: int
+    fd: int
+    name: int
+    entry: int
+    number: int
+    begin: int
+    frames: tuple[tuple[int, int], ...]
+    """Which of the message's frames they are, and their sizes."""
+
+    @property
+    def size(self) -> int:
+        return sum(size for _, size in self.frames)
+
+
 class Hello(Envelope, frozen=True):
     version: int
     token: str
+    place: str = ""
+    """Workers of the same place may lay large frames on their shelf for it; none where it is empty."""
+    budget_bytes: int = 0
+    """How much it takes before its caller has taken what came; 0 leaves that to the broker."""
 
 
 class Welcome(Envelope, frozen=True):
@@ -94,20 +115,30 @@ class Tick(Envelope, frozen=True):
     """Said twice a second, so that silence means something."""
 
     read_bytes: int = 0
-    """What a client has read of results, of all that this life of the broker has sent it."""
+    """What a client has read of results, of all that the broker has sent it since it came."""
+    taken_bytes: int = 0
+    """What of it the client's caller has taken."""
 
 
 class Bye(Envelope, frozen=True):
     """The client leaves; what it asked for is dropped."""
 
 
-SAY_HELLO = "say hello first"
-"""To a client that a reborn broker does not know."""
+class Refusal(StrEnum):
+    """What a peer does next depends on it; the words are for people."""
+
+    STRANGER = "stranger"
+    """Whoever speaks has to say hello first: the broker was born again, or has given this client up."""
+    UNREADABLE = "unreadable"
+    """The message makes no sense; nothing came of it."""
+    TURNED_AWAY = "turned_away"
+    """The token or version is not this server's, or nobody asked for this worker. Trying again changes nothing."""
 
 
 class Refused(Envelope, frozen=True):
-    """The last message made no sense, or came from a stranger."""
+    """Nothing came of the last message."""
 
+    kind: Refusal
     reason: str
 
 
@@ -118,12 +149,14 @@ class Part(Envelope, frozen=True):
     position: int
     last: bool = False
     """The request is over with it, and scoring together changed nothing: no `Done` comes."""
+    laid: Laid | None = None
 
 
 class Done(Envelope, frozen=True):
     """The request is over; what scoring its rollouts together changed follows."""
 
     request: int
+    laid: Laid | None = None
 
 
 class Voided(Envelope, frozen=True):
@@ -173,6 +206,8 @@ class Arrived(Envelope, frozen=True):
     slot: int
     life: int
     capacity: int
+    place: str = ""
+    """As in `Hello`."""
 
 
 class Run(Envelope, frozen=True):
@@ -182,6 +217,8 @@ class Run(Envelope, frozen=True):
     timeout_s: float
     skip: tuple[int, ...] = ()
     """Positions that have arrived in an earlier attempt."""
+    near: bool = False
+    """Whether its client can look into the worker's shelf."""
 
 
 class Drop(Envelope, frozen=True):
@@ -206,6 +243,8 @@ class Beat(Envelope, frozen=True):
     """How long ago the worker's loop last turned."""
     stack: str = ""
     """Where the loop stands, once it is late."""
+    begun: int = 0
+    """The highest ticket that the loop has begun; tickets come in order. Those above it are still on their way."""
 
 
 FromClient = Hello | Submit | Cancel | Withdraw | Ask | Tick | Bye

@@ -46,13 +46,14 @@ class Pulse:
         slot: int,
         life: int,
         vitals: Callable[[], dict[str, float]],
+        begun: Callable[[], int],
         limit_s: float = 0.0,
     ) -> None:
         """A loop that stands still for `limit_s` ends the process, where nobody else could; 0 is never."""
         self._limit_s = limit_s
         self._socket = connected(context, address.pulse, address, push=True)
         self._token, self._slot, self._life = address.token, slot, life
-        self._vitals = vitals
+        self._vitals, self._begun = vitals, begun
         self._turned = time.monotonic()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="rollwright-pulse", daemon=True)
@@ -81,7 +82,7 @@ class Pulse:
                 if 0.0 < self._limit_s < age_s:
                     os.write(2, f"the loop stood still for {age_s:.0f} s at:\n{stack}\n".encode())
                     os._exit(1)
-                beat = Beat(self._token, self._slot, self._life, age_s, stack)
+                beat = Beat(self._token, self._slot, self._life, age_s, stack, self._begun())
                 self._socket.send_multipart([pack(beat), msgspec.json.encode(self._told())], zmq.NOBLOCK)
         finally:
             self._socket.close(linger=0)

@@ -28,6 +28,7 @@ from rollwright.wire.codec import Buffer, decode, encode
 from .carrier import Carrier
 from .hosting import Host, HostLost, find_host
 from .launching import GUEST, WorkerOrder
+from .outbox import Outbox
 from .protocol import (
     VERSION,
     Arrived,
@@ -49,6 +50,7 @@ from .protocol import (
     Withdraw,
 )
 from .pulse import Pulse, lag_vitals, own_vitals
+from .shelf import place
 from .wiring import Address, connected
 
 log = logging.getLogger("rollwright.serve.worker")
@@ -71,6 +73,8 @@ class Worker:
         self._counts = {"done": 0, "failed": 0, "dropped": 0}
         self._left = asyncio.Event()
         self._leaving = False
+        self._begun = 0
+        """The highest ticket."""
         self._probes: set[asyncio.Task[None]] = set()
         self._quiet_ticks = 0
         self._arrived = self._wants_to_leave = False
@@ -92,11 +96,14 @@ class Worker:
             self._carrier = Carrier(
                 connected(self._context, self._address.back, self._address), ToWorker, self._on_message, _puzzled
             )
-            vitals, limit_s = self._vitals, order.stall_limit_s
-            pulse = Pulse(self._context, self._address, order.slot, order.life, vitals, limit_s)
+            self._outbox = Outbox(self._carrier)
+            who = order.slot, order.life
+            pulse = Pulse(
+                self._context, self._address, *who, self._vitals, lambda: self._begun, limit_s=order.stall_limit_s
+            )
             pulse.start()
             try:
-                self._carrier.send(Arrived(VERSION, self._address.token, order.slot, order.life, order.capacity))
+                self._carrier.send(Arrived(VERSION, self._address.token, *who, order.capacity, place()))
                 self._arrived = True
                 if self._wants_to_leave:
                     self.leave()
@@ -105,10 +112,11 @@ class Worker:
                 await (self._until_silent() if order.slot == GUEST else self._left.wait())
                 return self._left.is_set()
             finally:
-                pulse.close()
                 for task in (*self._running.values(), *self._probes):
                     task.cancel()
                 await asyncio.gather(*self._running.values(), *self._probes, return_exceptions=True)
+                await self._outbox.close()
+                pulse.close()
                 self._carrier.close(linger_ms=2000)
 
     async def _until_silent(self) -> None:
@@ -121,7 +129,8 @@ class Worker:
 
     def _vitals(self) -> dict[str, float]:
         lag = lag_vitals(self._lag.snapshot())
-        return {**own_vitals(), **self._counts, "requests": len(self._running), **lag, **self._host.vitals()}
+        ours = {**own_vitals(), **self._counts, "requests": len(self._running), **self._outbox.vitals()}
+        return {**ours, **lag, **self._host.vitals()}
 
     def _on_message(self, said: Any, frames: Sequence[Buffer]) -> None:
         self._quiet_ticks = 0
@@ -155,6 +164,7 @@ class Worker:
         self._carrier.send(Probed(nonce))
 
     def _begin(self, said: Run, frames: Sequence[Buffer]) -> None:
+        self._begun = said.ticket
         task = asyncio.create_task(self._work(said, frames), name=f"ticket {said.ticket}")
         self._running[said.ticket] = task
         task.add_done_callback(lambda _: self._over(said.ticket))
@@ -181,7 +191,7 @@ class Worker:
         try:
             self._jobs[ticket] = job = decode(frames, Job)
             positions = [position for position in range(len(job.attempts)) if position not in said.skip]
-            parts = _Parts(self._carrier, ticket, len(positions))
+            parts = _Parts(self._outbox, said, len(positions))
             async with asyncio.timeout(said.timeout_s):
                 ending = await self._host.run(job, positions, parts.each)
         except TimeoutError as error:
@@ -199,7 +209,7 @@ class Worker:
 
     def _fail(self, ticket: int, trouble: Trouble, error: Exception) -> None:
         self._counts["failed"] += 1
-        self._carrier.send(Failed(ticket, trouble, f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARS]))
+        self._outbox.send(Failed(ticket, trouble, f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARS]))
 
 
 def _give_up(last_words: str) -> NoReturn:
@@ -216,16 +226,16 @@ class _Parts:
     """Sends traces as they come, and keeps the last one back for the moment until it is known whether scoring them
     together changed anything: a rollout alone is then one message and not two."""
 
-    def __init__(self, carrier: Carrier, ticket: int, count: int) -> None:
-        self._carrier = carrier
-        self._ticket = ticket
+    def __init__(self, outbox: Outbox, said: Run, count: int) -> None:
+        self._outbox = outbox
+        self._ticket, self._near = said.ticket, said.near
         self._missing = count
         self._last: tuple[int, Trace] | None = None
 
     def each(self, position: int, trace: Trace) -> None:
         self._missing -= 1
         if self._missing:
-            self._carrier.send(Part(self._ticket, position), encode(trace))
+            self._outbox.send(Part(self._ticket, position), encode(trace), near=self._near)
         else:
             self._last = position, trace
 
@@ -233,9 +243,9 @@ class _Parts:
         alone = not ending.amendments
         if self._last is not None:
             position, trace = self._last
-            self._carrier.send(Part(self._ticket, position, alone), encode(trace))
+            self._outbox.send(Part(self._ticket, position, alone), encode(trace), near=self._near)
         if self._last is None or not alone:
-            self._carrier.send(Done(self._ticket), encode(ending))
+            self._outbox.send(Done(self._ticket), encode(ending), near=self._near)
 
 
 async def _main(order: WorkerOrder) -> None:
