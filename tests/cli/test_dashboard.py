@@ -15,7 +15,7 @@ STEP = StepReport(
     step=3, policy_version=2, dispatched=16, trained=8, dropped={"stale": 2}, failed={"engine/Away": 1}, caught={},
     samples=9, tokens=1234, trained_tokens=500, tokens_per_s=100.0, reward_mean=0.25, reward_std=0.1,
     finished_reward_mean=None, advantage_std=0.5, staleness_mean=1.5, staleness_max=3, in_flight=4, ready=2,
-    buffered_bytes=2**20, concurrency=64, batch_bytes=99, collect_s=2.0, ship_s=0.5,
+    buffered_bytes=2**20, landing_bytes=0, concurrency=64, batch_bytes=99, collect_s=2.0, ship_s=0.5,
 )  # fmt: skip
 
 

@@ -1,4 +1,8 @@
-"""Many steps with real payloads in one process, and what its loop, its memory and its collector did meanwhile."""
+"""Many steps with real payloads in one process, and what its loop, its memory and its collector did meanwhile.
+
+What holds the loop is told by the CPU that one callback uses, garbage collections and all, whoever is in its stack: a
+busy machine takes a CPU away from a callback and gives it none. What waits instead of computing is told by the stalls.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from loopguard import LoopGuard
 from rollwright import telemetry
 from rollwright.orchestrator import OrchestrateSettings, Orchestrator, Source, SourcePlan
 from rollwright.orchestrator.policies import PolicyWatch
@@ -71,19 +76,59 @@ def train(directory: Path, steps: int) -> None:
         receiver.publish(step)
 
 
-async def main(directory: Path, steps: int) -> None:
-    rss: list[int] = []
-    slow_collections: list[float] = []
-    began = 0.0
+class Meter(LoopGuard):
+    """Judges every callback of the loop, and excuses nothing: neither collections nor first imports."""
 
-    def collected(phase: str, info: dict[str, int]) -> None:
-        nonlocal began
+    def __init__(self, limit_s: float) -> None:
+        super().__init__(limit_s)
+        self.callbacks = 0
+        self.longest_s = 0.0
+
+    def run_callback(self, name, callback, *args):
+        began = time.thread_time()
+        try:
+            return super().run_callback(name, callback, *args)
+        finally:
+            self.callbacks += 1
+            self.longest_s = max(self.longest_s, time.thread_time() - began)
+
+    def excused(self, work, *args, **kwargs):
+        return work(*args, **kwargs)
+
+    def _on_gc(self, phase, info):
+        pass
+
+
+class Collections:
+    """What the collector did: how often somebody asked for a full collection and, in the thread of the loop, how often
+    it came to one by itself, and the CPU of the longest of any kind."""
+
+    def __init__(self) -> None:
+        self.asked_for = 0
+        self.full = 0
+        self.longest_s = 0.0
+        self._loop = threading.get_ident()
+        self._began = 0.0
+        gc.callbacks.append(self._notice)
+        self._collect, gc.collect = gc.collect, self._asked
+
+    def _asked(self, generation: int = 2) -> int:
+        self.asked_for += 1
+        return self._collect(generation)
+
+    def _notice(self, phase: str, info: dict[str, int]) -> None:
+        if threading.get_ident() != self._loop:
+            return
         if phase == "start":
-            began = time.thread_time()
-        elif (took := time.thread_time() - began) > 0.05:
-            slow_collections.append(took)
+            self._began = time.thread_time()
+            self.full += info["generation"] == 2
+        else:
+            self.longest_s = max(self.longest_s, time.thread_time() - self._began)
 
-    gc.callbacks.append(collected)
+
+async def main(directory: Path, steps: int, meter: Meter) -> None:
+    rss: list[int] = []
+    collections = Collections()
     tasks = [f"task-{n}" for n in range(50)]
     settings = OrchestrateSettings(output=str(directory), steps=steps, batch_size=16)
     source = Source(SourcePlan(name="train", tasks=len(tasks), group_size=4), Runner(), tasks)
@@ -100,6 +145,7 @@ async def main(directory: Path, steps: int) -> None:
             on_step=lambda step: rss.append(rss_bytes()),
         )
         report = await orchestrator.run()
+        await sender.drained(30)
         await sender.close()
         lag, stalls, counts = monitor.snapshot(), monitor.stalls, monitor.stall_counts
     trainer.join(30)
@@ -114,7 +160,12 @@ async def main(directory: Path, steps: int) -> None:
                 "lag_p99_ms": lag.p99_s * 1000,
                 "blocked": blocked,
                 "stalls": counts,
-                "slow_collections": slow_collections,
+                "held": meter.offences,
+                "longest_callback_ms": meter.longest_s * 1000,
+                "callbacks": meter.callbacks,
+                "collections_asked_for": collections.asked_for,
+                "full_collections": collections.full,
+                "longest_collection_ms": collections.longest_s * 1000,
                 "left": sorted(path.name for path in directory.glob("batch-*")),
             }
         )
@@ -122,4 +173,6 @@ async def main(directory: Path, steps: int) -> None:
 
 
 if __name__ == "__main__":
-    telemetry.run(main(Path(sys.argv[1]), int(sys.argv[2])))
+    meter = Meter(limit_s=0.05)
+    meter.install()
+    telemetry.run(main(Path(sys.argv[1]), int(sys.argv[2]), meter))

@@ -9,8 +9,6 @@ import threading
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from orchestrator.call_trees import assert_same, chat
 from rollwright.orchestrator import Batch, samples_of
@@ -22,7 +20,6 @@ from rollwright.orchestrator.transports.files import (
     read_batch,
     steps_in,
     write_acked,
-    write_all,
     write_batch,
 )
 from rollwright.orchestrator.transports.shelf import Shelf
@@ -104,7 +101,7 @@ def test_receive_waits_for_the_next_batch_and_not_forever(tmp_path):
     assert clock.now == pytest.approx(6.5, abs=0.1)
 
 
-@pytest.mark.parametrize("moment", ["encode_batch", "write_all", "replace"])
+@pytest.mark.parametrize("moment", ["encode_batch", "write_at", "replace"])
 def test_a_writer_that_dies_leaves_nothing_to_read(tmp_path, monkeypatch, moment):
     """A kill cannot run the clean-up, so the leftover is put back; the next try of the step takes its place."""
 
@@ -126,32 +123,13 @@ def test_a_writer_that_dies_leaves_nothing_to_read(tmp_path, monkeypatch, moment
 @pytest.mark.parametrize("sync", [True, False])
 def test_a_batch_is_whole_before_it_has_its_name_and_synced_before_the_writer_goes_on(tmp_path, monkeypatch, sync):
     order = []
-    fsync, replace, write = os.fsync, os.replace, module.write_all
+    fsync, replace, write = os.fsync, os.replace, module.write_at
     name_of = lambda fd: os.path.basename(os.readlink(f"/proc/self/fd/{fd}"))  # noqa: E731
     monkeypatch.setattr(os, "fsync", lambda fd: (order.append(f"fsync {name_of(fd)}"), fsync(fd)))
     monkeypatch.setattr(os, "replace", lambda a, b: (order.append("replace"), replace(a, b)))
-    monkeypatch.setattr(module, "write_all", lambda fd, buffers: (write(fd, buffers), order.append("written")))
+    monkeypatch.setattr(module, "write_at", lambda *args: (write(*args), order.append("written"))[0])
     write_batch(tmp_path, batch_of(1), sync=sync)
     assert order == ["written", "replace", *(["fsync batch-00000001.rwb", f"fsync {tmp_path.name}"] if sync else [])]
-
-
-@given(st.lists(st.binary(max_size=40), max_size=30), st.integers(1, 7), st.data())
-def test_every_byte_is_written_in_order_however_few_the_system_takes(buffers, most, data):
-    """The system may take less than it is given, and takes no more than so many buffers at once."""
-    taken = bytearray()
-
-    def writev(descriptor, several):
-        assert len(several) <= most
-        offered = b"".join(several)
-        took = data.draw(st.integers(1, len(offered))) if offered else 0
-        taken.extend(offered[:took])
-        return took
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(os, "writev", writev)
-        patched.setattr(module, "_BUFFERS_PER_WRITE", most)
-        write_all(-1, buffers)
-    assert taken == b"".join(buffers)
 
 
 @pytest.mark.parametrize("content", [b"", b"short", b"\x89RWB\r\n\x1a\n" + bytes(100)])
@@ -214,7 +192,8 @@ def test_samples_that_lie_in_files_go_from_file_to_file(tmp_path, monkeypatch):
     copy = os.copy_file_range
     monkeypatch.setattr(os, "copy_file_range", lambda *args: (moved.append(copy(*args)), moved[-1])[1])
     written = []
-    monkeypatch.setattr(module, "write_all", lambda fd, buffers: (written.append(buffers), write_all(fd, buffers)))
+    write = module.write_at
+    monkeypatch.setattr(module, "write_at", lambda fd, at, parts: (written.append(parts), write(fd, at, parts))[1])
     assert write_batch(tmp_path, batch, sync=False).read_bytes() == expected
     assert sum(moved) > 0.99 * 9 * batch.tokens
     assert sum(len(buffer) for buffers in written for buffer in buffers) == len(expected) - sum(moved)

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.call_trees import FAILURE, assert_same, chat, worlds
-from rollwright.orchestrator import landing
+from rollwright.orchestrator import landing, writing
 from rollwright.orchestrator.batches import decode_batch
 from rollwright.orchestrator.drafts import samples_of
 from rollwright.orchestrator.filters import Length, Mode, make_filters
@@ -160,7 +160,7 @@ def test_a_write_that_fails_leaves_nothing_behind(tmp_path, monkeypatch):
     def full(*_: object) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(landing.os, "pwritev", full)
+    monkeypatch.setattr(os, "pwritev", full)
     with pytest.raises(OSError, match="No space left"):
         land(ticket(), [chat(), chat()], filters=NONE, directory=tmp_path)
     assert os.listdir(tmp_path) == []
@@ -172,11 +172,11 @@ def test_a_kernel_that_takes_little_at_a_time_changes_nothing(world, most):
     write = os.pwritev
 
     def stingy(descriptor, buffers, offset):
-        return write(descriptor, [memoryview(buffers[0])[:most]] if len(buffers[0]) else buffers[:1], offset)
+        return write(descriptor, [memoryview(buffers[0])[:most]], offset)
 
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(landing.os, "pwritev", stingy)
-        patch.setattr(landing, "_MOST_BUFFERS", 2)
+        patch.setattr(os, "pwritev", stingy)
+        patch.setattr(writing, "MOST_BUFFERS", 2)
         _, (members,) = land(ticket(size=1), [world.trace], filters=NONE, directory=Path(name))
     _, (expected,) = land(ticket(size=1), [world.trace], filters=NONE)
     for left, right in zip(members, expected, strict=True):
@@ -201,10 +201,9 @@ CHILD = """
 import itertools, os, signal, sys
 from pathlib import Path
 from orchestrator.call_trees import chat
-from rollwright.orchestrator import landing
 from rollwright.orchestrator.filters import make_filters
 from rollwright.orchestrator.groups import Ticket
-from rollwright.orchestrator.landing import land, recover
+from rollwright.orchestrator.landing import discard, land, recover
 
 calls = itertools.count()
 
@@ -219,9 +218,10 @@ def deadly(name, at):
 directory = Path(sys.argv[1])
 for at in itertools.count():
     if (child := os.fork()) == 0:
-        for name in ("open", "ftruncate", "pwritev", "replace", "close"):
+        for name in ("open", "ftruncate", "pwritev", "fdatasync", "replace", "fsync", "close"):
             deadly(name, at)
-        land(Ticket(at, "s", 0, 0, 2), [chat(3, reward=1.0)] * 2, filters=make_filters().rollout, directory=directory)
+        traces, none = [chat(3, reward=1.0)] * 2, make_filters().rollout
+        land(Ticket(at, "s", 0, 0, 2), traces, filters=none, directory=directory, durable=True)
         os._exit(0)
     _, status = os.waitpid(child, 0)
     groups = recover(directory)
@@ -229,7 +229,7 @@ for at in itertools.count():
     clean = os.listdir(directory) == [Path(landed.path).name for landed, _ in groups]
     print(at, os.WIFSIGNALED(status), len(groups), whole in ([], [[[7] * 6]] * 2), clean)
     for landed, _ in groups:
-        landing.discard(landed)
+        discard(landed)
     if not os.WIFSIGNALED(status):
         break
 """
@@ -258,3 +258,24 @@ def test_the_file_of_a_group_is_a_batch(tmp_path):
     assert batch.step == 0
     for left, right in zip(batch.samples, [sample for samples in members for sample in samples], strict=True):
         assert_same(left, right)
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_a_durable_group_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch, durable):
+    order = []
+    for name in ("fdatasync", "fsync", "replace"):
+        call = getattr(os, name)
+        monkeypatch.setattr(os, name, lambda *args, name=name, call=call: (order.append(name), call(*args))[1])
+    land(ticket(), [chat(2), chat(3)], filters=NONE, directory=tmp_path, durable=durable)
+    assert order == (["fdatasync", "replace", "fsync"] if durable else ["replace"])
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_after_a_power_cut_only_durable_groups_are_believed(tmp_path, monkeypatch, caplog, durable):
+    """A file that was never brought to the disk may have the right length and zeros for tokens."""
+    land(ticket(), [chat(2), chat(3)], filters=NONE, directory=tmp_path, durable=durable)
+    assert len(recover(tmp_path)) == 1
+    monkeypatch.setattr(landing, "_boot", lambda: "the next one")
+    assert len(recover(tmp_path)) == durable
+    assert len(os.listdir(tmp_path)) == durable
+    assert ("not brought to the disk" in caplog.text) is not durable

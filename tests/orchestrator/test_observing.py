@@ -31,6 +31,7 @@ async def test_every_sink_is_told_of_the_run_and_of_its_loop(tmp_path):
         seen = told(metrics)
     assert (seen["step{}"], seen["rollouts_trained{}"], seen["step_shipped{}"]) == (3, 24, 3)
     assert (seen["buffered_bytes{}"], seen["rollouts_in_flight{}"], seen["step_reward_mean{}"]) == (0, 0, 0.5)
+    assert (seen["landing_bytes{}"], seen["step_landing_bytes{}"]) == (0, 0)
     for over in ("interval", "step"):
         for stat in ("p50", "p90", "p99", "max", "blocked"):
             assert seen[f"event_loop_lag{{over={over},stat={stat}}}"] >= 0

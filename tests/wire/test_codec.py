@@ -1,6 +1,8 @@
 """The codec: bit-exact, without copies, and calm about hostile frames."""
 
 import contextlib
+import functools
+import json
 import subprocess
 import sys
 import tracemalloc
@@ -11,7 +13,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rollwright.wire import TokenSegment, Trace, WireError
+from rollwright.wire import TokenSegment, ToolSpec, Trace, WireError
 from rollwright.wire.codec import ArrayRef, decode, decode_json, encode, encode_json, raw_bytes, view_of
 from strategies import same, traces
 
@@ -146,3 +148,16 @@ def test_threads_may_be_the_first_to_decode_a_type():
     """msgspec learns a type at its first use, and a thread that reads what another has half learned takes all down."""
     ran = subprocess.run([sys.executable, "-c", _FIRST_USE], capture_output=True, text=True, timeout=120, check=False)
     assert (ran.returncode, ran.stdout) == (0, "alive\n"), ran.stderr
+
+
+@pytest.mark.parametrize("odd", [2**70, -(2**70), functools.reduce(lambda inner, _: [inner], range(300), 1)])
+def test_json_holds_what_the_schema_of_a_tool_may_hold(odd):
+    trace = Trace(task_id="t", attempt=0, tools=(ToolSpec("look", parameters={"maximum": odd}),))
+    text, frames = encode_json(trace)
+    assert decode_json(text, frames, Trace) == trace
+
+
+@given(st.text(), st.floats(), st.integers())
+def test_json_says_what_anybody_would_read_in_it(text, number, count):
+    trace = Trace(task_id=text, attempt=1, reward=number, info={"count": count, text: text})
+    assert json.loads(encode_json(trace)[0]) == json.loads(msgspec.json.encode(trace))

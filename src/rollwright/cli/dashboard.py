@@ -44,7 +44,7 @@ class Dashboard:
         rows = [
             ("step", f"{planner.step} of {settings.steps}, policy version {planner.version}{self._held()}"),
             ("rollouts", f"{planner.in_flight} in flight of {self._run.concurrency.limit}, {planner.ready} ready"),
-            ("buffer", f"{planner.buffered_bytes / 2**20:,.1f} of {settings.max_buffered_bytes / 2**20:,.0f} MB"),
+            ("buffer", f"{_mb(planner.buffered_bytes, settings.max_buffered_bytes)}{self._landing()}"),
             *self._timeline(),
             ("lost", _counts({**accounts.dropped, **accounts.failed})),
             *(
@@ -58,6 +58,11 @@ class Dashboard:
         if accounts.failed:
             alarming.add("lost")
         return Panel(self._title, planner.step, settings.steps, rows, frozenset(alarming))
+
+    def _landing(self) -> str:
+        assert self._run is not None
+        arriving = self._run.arriving
+        return f", {_mb(arriving.bytes, arriving.budget_bytes)} landing" if arriving.groups else ""
 
     def _held(self) -> str:
         assert self._run is not None
@@ -75,6 +80,10 @@ class Dashboard:
                 f"{last.collect_s:.2f} s to collect, {last.ship_s:.2f} s to ship, {last.tokens_per_s:,.0f} tokens/s",
             ),
         ]
+
+
+def _mb(used: int, budget: int) -> str:
+    return f"{used / 2**20:,.1f} of {budget / 2**20:,.0f} MB"
 
 
 def sparks(values: list[float]) -> str:

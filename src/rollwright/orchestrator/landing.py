@@ -6,8 +6,9 @@ file, and are then read as views of the mapped file: a buffered group costs page
 and drop, and no memory of ours. Rows and masks that are zero are never written, and are holes of the file.
 
 Everything here blocks and belongs in a thread; what is of the size of tokens lets other threads run meanwhile. Files
-are renamed into place when they are whole, so they survive a killed process at any moment. They are not brought to the
-disk: after a power cut the groups of the last seconds may be gone or torn, and are run again.
+are renamed into place when they are whole, so they survive a killed process at any moment. Where they are `durable`
+they are on the disk before anybody hears of the group. Where they are not, they tell the boot that wrote them, and
+another boot does not believe them: a power cut may have left zeros where tokens were.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import math
 import os
 import re
 from collections.abc import Sequence
+from functools import cache
 from itertools import islice
 from pathlib import Path
 
@@ -24,7 +26,8 @@ import msgspec
 
 from rollwright.wire import Trace, WireError
 from rollwright.wire.arrays import DTYPES
-from rollwright.wire.codec import Buffer, prepare
+from rollwright.wire.codec import prepare
+from rollwright.wire.durable import sync_directory
 from rollwright.wire.mapping import map_file
 
 from .batches import decode_batch, note_of, reserve_batch
@@ -33,12 +36,11 @@ from .filters import RolloutFilters
 from .groups import Arrival, Fate, Landed, Outcome, Ticket, finished, outcome_of
 from .layout import Place
 from .samples import ErrorPolicy, Sample, maskable, tape_of
+from .writing import write_at
 
 log = logging.getLogger("rollwright.orchestrator")
 
 _NAME = re.compile(r"(\.)?group-\d{8,}\.rwg(\.unfinished)?")
-_MOST_BUFFERS = 1024
-"""Of one write; the kernel's own limit."""
 
 Members = list[tuple[Sample, ...]]
 """The samples of each rollout of a group."""
@@ -48,6 +50,8 @@ class _Note(msgspec.Struct, frozen=True):
     landed: Landed
     counts: tuple[int, ...]
     """How many each rollout has; they follow one another."""
+    boot: str = ""
+    """The boot of the machine that the file is good for; empty if it is on the disk."""
 
 
 prepare(_Note)
@@ -60,9 +64,11 @@ def land(
     filters: RolloutFilters,
     errors: ErrorPolicy = ErrorPolicy.DROP,
     directory: Path | None = None,
+    durable: bool = False,
 ) -> tuple[Landed, Members]:
     """What came back of a group, and the samples of each of its rollouts: read-only arrays, in a file of `directory`
-    or, without one, in memory. A group that gives no samples has no file."""
+    or, without one, in memory. A group that gives no samples has no file. `durable`: it survives a power cut when
+    this returns."""
     drafts_G = [_drafts(ticket, trace, errors) for trace in traces]  # noqa: N806
     arrivals = tuple(_arrival(trace, drafts, filters) for trace, drafts in zip(traces, drafts_G, strict=True))
     landed = Landed(ticket, arrivals)
@@ -70,8 +76,9 @@ def land(
         return landed, [tuple(fill(draft) for draft in drafts) for drafts in drafts_G]
     path = directory / f"group-{ticket.number:08d}.rwg"
     landed = msgspec.structs.replace(landed, path=str(path))
-    note = _Note(landed, tuple(map(len, drafts_G)))
-    _write(path, [draft for drafts in drafts_G for draft in drafts], msgspec.msgpack.encode(note))
+    note = _Note(landed, tuple(map(len, drafts_G)), "" if durable else _boot())
+    drafts = [draft for drafts in drafts_G for draft in drafts]
+    _write(path, drafts, msgspec.msgpack.encode(note), durable=durable)
     return landed, _read(path)[1]
 
 
@@ -149,7 +156,7 @@ def _row_bytes(draft: Draft) -> dict[str, int]:
     return sizes
 
 
-def _write(path: Path, drafts: list[Draft], note: bytes) -> None:
+def _write(path: Path, drafts: list[Draft], note: bytes, *, durable: bool) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     reserved = reserve_batch([draft.shape for draft in drafts], note=note)
     unfinished = path.with_name(f".{path.name}.unfinished")
@@ -157,15 +164,20 @@ def _write(path: Path, drafts: list[Draft], note: bytes) -> None:
     try:
         os.ftruncate(descriptor, reserved.length)
         for offset, buffer in reserved.pieces:
-            _write_at(descriptor, offset, [buffer])
+            write_at(descriptor, offset, [buffer])
         for draft, place in zip(drafts, reserved.places, strict=True):
             _write_columns(descriptor, draft, place)
+        if durable:
+            # Before the rename: a name stands for a whole file, also to whoever looks after a power cut.
+            os.fdatasync(descriptor)
         os.replace(unfinished, path)
     except BaseException:
         unfinished.unlink(missing_ok=True)
         raise
     finally:
         os.close(descriptor)
+    if durable:
+        sync_directory(path.parent)
 
 
 def _write_columns(descriptor: int, draft: Draft, place: Place) -> None:
@@ -176,31 +188,7 @@ def _write_columns(descriptor: int, draft: Draft, place: Place) -> None:
             dtype = DTYPES[draft.shape.routed[0]]
             sources = [source if source.dtype == dtype else source.astype(dtype) for source in sources]
         # An array is written as the memory that it is.
-        _write_at(descriptor, getattr(place, name) + row * row_bytes[name], [source.data for source in sources])
-
-
-def _write_at(descriptor: int, offset: int, buffers: Sequence[Buffer]) -> None:
-    """All of `buffers`, one after another from `offset` on. The kernel takes no more than 2 GB at once."""
-    for start in range(0, len(buffers), _MOST_BUFFERS):
-        some = buffers[start : start + _MOST_BUFFERS]
-        size = sum(memoryview(buffer).nbytes for buffer in some)
-        written = os.pwritev(descriptor, some, offset)
-        if written < size:
-            _write_rest(descriptor, offset, some, written)
-        offset += size
-
-
-def _write_rest(descriptor: int, offset: int, buffers: Sequence[Buffer], written: int) -> None:
-    """What the kernel did not take: of the buffers in turn, all but the first `written` bytes."""
-    for buffer in buffers:
-        view = memoryview(buffer)
-        rest = view.cast("B")[written:] if view.nbytes else view
-        written = max(written - view.nbytes, 0)
-        offset += view.nbytes - len(rest)
-        while len(rest):
-            taken = os.pwritev(descriptor, [rest], offset)
-            offset += taken
-            rest = rest[taken:]
+        write_at(descriptor, getattr(place, name) + row * row_bytes[name], [source.data for source in sources])
 
 
 def _read(path: Path) -> tuple[Landed, Members]:
@@ -212,6 +200,17 @@ def _read(path: Path) -> tuple[Landed, Members]:
         raise WireError(f"{path.name} does not tell what landed in it: {error}") from error
     if len(note.counts) != len(note.landed.arrivals) or sum(note.counts) != len(samples):
         raise WireError(f"{path.name} has {len(samples)} samples, and tells of {sum(note.counts)}")
+    if note.boot not in ("", _boot()):
+        raise WireError(f"{path.name} was not brought to the disk before the machine went down")
     rest = iter(samples)
     members = [tuple(islice(rest, count)) for count in note.counts]
     return msgspec.structs.replace(note.landed, path=str(path)), members
+
+
+@cache
+def _boot() -> str:
+    """A name for the time since this machine was switched on; empty where the system does not tell."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""

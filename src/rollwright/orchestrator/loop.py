@@ -11,7 +11,8 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,6 +20,7 @@ from rollwright.telemetry import LoopLagMonitor
 from rollwright.wire import RolloutError, RollwrightError, Trace, UsageError
 
 from .advantages import make_advantage
+from .arriving import Arriving
 from .checkpoints import Checkpoint
 from .concurrency import Concurrency
 from .contracts import AnySource, Engines, EvalSource, GroupRunner, PolicyFeed, Source, TrainingBatchSender
@@ -73,8 +75,13 @@ class Orchestrator:
         self._on_step, self._on_eval, self._on_traces = on_step, on_eval, on_traces
         self._filters = make_filters(settings.filters)
         self._storage = Storage(
-            Path(settings.output), filters=self._filters.rollout, errors=settings.errors, packing=settings.pack
+            Path(settings.output),
+            filters=self._filters.rollout,
+            errors=settings.errors,
+            packing=settings.pack,
+            durable=settings.durable,
         )
+        self._arriving = Arriving(settings.max_landing_mb * 2**20)
         self._planner = self._make_planner(None)
         self._evals = Evals(self._eval_plans, settings.eval_seats)
         self._concurrency = Concurrency(settings.concurrency)
@@ -96,6 +103,11 @@ class Orchestrator:
     @property
     def concurrency(self) -> Concurrency:
         return self._concurrency
+
+    @property
+    def arriving(self) -> Arriving:
+        """What has come back and is not in its file yet."""
+        return self._arriving
 
     def cancel_group(self, number: int) -> bool:
         """End a group that is running; its rollouts count as dropped. False if it is not running."""
@@ -159,7 +171,7 @@ class Orchestrator:
     def _turn(self, tasks: asyncio.TaskGroup) -> None:
         """Begin all that can begin now."""
         tickets = self._evals.launch()
-        if not self._planner.finished:
+        if not self._planner.finished and self._arriving.has_room:
             tickets += self._planner.launch(self._concurrency.limit)
         for ticket in tickets:
             self._seats[ticket.number] = tasks.create_task(self._play(ticket), name=f"group {ticket.number}")
@@ -212,22 +224,26 @@ class Orchestrator:
         if len(traces) != ticket.size:
             raise RollwrightError(f"a group of {ticket.size} rollouts came back with {len(traces)} traces")
         self._tell_pace(traces)
-        if self._on_traces is not None:
-            await self._on_traces(ticket, tuple(traces))
-        if self._evals.owns(ticket.number):
-            return Landed(ticket, tuple(Arrival(outcome_of(t), t.reward, finished(t)) for t in traces))
-        return await self._land(ticket, traces)
+        with ExitStack() as here:
+            here.enter_context(self._arriving.counted(traces))
+            if self._on_traces is not None:
+                await self._on_traces(ticket, tuple(traces))
+            if self._evals.owns(ticket.number):
+                return Landed(ticket, tuple(Arrival(outcome_of(t), t.reward, finished(t)) for t in traces))
+            return await self._land(ticket, traces, here)
 
-    async def _land(self, ticket: Ticket, traces: list[Trace]) -> Landed:
+    async def _land(self, ticket: Ticket, traces: list[Trace], here: ExitStack) -> Landed:
         landing = asyncio.get_running_loop().run_in_executor(self._landing, self._storage.land, ticket, traces)
         try:
             return await asyncio.shield(landing)
         except asyncio.CancelledError:
-            # A thread cannot be stopped. What it makes is let go when it is there.
-            landing.add_done_callback(self._forget_late)
+            # A thread cannot be stopped. What it makes is let go when it is there, and what it reads counts until then.
+            landing.add_done_callback(partial(self._forget_late, here.pop_all()))
             raise
 
-    def _forget_late(self, landing: asyncio.Future[Landed]) -> None:
+    def _forget_late(self, here: ExitStack, landing: asyncio.Future[Landed]) -> None:
+        here.close()
+        self._wake.set()
         # After the end of the run its file stays: a later life of the run finds and settles it.
         if not self._over and not landing.cancelled() and landing.exception() is None:
             self._landing.submit(self._storage.forget, landing.result())
@@ -252,7 +268,14 @@ class Orchestrator:
         shipped = await self._sender.send(batch)
         self._end_seats(self._planner.shipped())
         ship_s = time.monotonic() - began
-        draft = self._reporter.prepare(cut, self._planner, shipped, limit=self._concurrency.limit, ship_s=ship_s)
+        draft = self._reporter.prepare(
+            cut,
+            self._planner,
+            shipped,
+            limit=self._concurrency.limit,
+            landing_bytes=self._arriving.bytes,
+            ship_s=ship_s,
+        )
         await self._checkpoint()
         await self._sender.prune(cut.step)
         report = await self._in_thread(self._reporter.write, draft, batch)

@@ -21,6 +21,7 @@ def publish_run(metrics: Metrics, orchestrator: Orchestrator, monitor: LoopLagMo
             "rollouts_in_flight": planner.in_flight,
             "rollouts_ready": planner.ready,
             "buffered_bytes": planner.buffered_bytes,
+            "landing_bytes": orchestrator.arriving.bytes,
             "concurrency_limit": orchestrator.concurrency.limit,
             "rollouts_dispatched": planner.accounts.dispatched,
             "rollouts_trained": planner.accounts.trained,

@@ -48,6 +48,9 @@ class StepReport(msgspec.Struct, frozen=True):
     """Rollouts, at the end of the step."""
     ready: int
     buffered_bytes: int
+    """Of the samples that wait, in files."""
+    landing_bytes: int
+    """Of what has come back and is not in its file yet, in memory."""
     concurrency: int
     """Most rollouts in flight."""
     batch_bytes: int
@@ -105,7 +108,9 @@ class Reporter:
     def evaluated(self, report: EvalReport) -> None:
         self._evals.append(report)
 
-    def prepare(self, cut: Cut, planner: Planner, shipped: Shipped, *, limit: int, ship_s: float) -> StepReport:
+    def prepare(
+        self, cut: Cut, planner: Planner, shipped: Shipped, *, limit: int, landing_bytes: int, ship_s: float
+    ) -> StepReport:
         """The part that is of the size of rollouts; what is counted from here on belongs to the next step."""
         accounts, before = planner.accounts.copy(), self._before
         caught = Counter(planner.caught)
@@ -131,6 +136,7 @@ class Reporter:
             in_flight=planner.in_flight,
             ready=planner.ready,
             buffered_bytes=planner.buffered_bytes,
+            landing_bytes=landing_bytes,
             concurrency=limit,
             batch_bytes=shipped.bytes,
             collect_s=collect_s,

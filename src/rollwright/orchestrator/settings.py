@@ -46,6 +46,10 @@ class OrchestrateSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     """Rollouts of evaluations in flight at once, besides those of training."""
     max_buffered_mb: int = 8192
     """Finished rollouts that wait for their batch, by the size of their samples."""
+    max_landing_mb: int = 2048
+    """Rollouts that have come back and are not in their files yet; beyond it no further group is begun."""
+    durable: bool = True
+    """Wait for the disk before a finished group counts, so that it survives a power cut and not only a crash."""
     max_barren_groups: int = 64
     """Groups in a row that may give nothing to train on before the run gives up."""
     group_timeout_s: float = 3600.0
@@ -54,7 +58,7 @@ class OrchestrateSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     """How long to wait for a policy version that nothing can go on without."""
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch_size", "eval_seats", "max_buffered_mb"):
+        for name in ("steps", "batch_size", "eval_seats", "max_buffered_mb", "max_landing_mb"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} is {getattr(self, name)}; set it to 1 or more")
         for name in ("batch_tokens", "seed", "lag", "spare", "max_barren_groups"):

@@ -6,7 +6,7 @@ belongs in a thread.
     batch-N.rwb           the batches, until the trainer has acknowledged them and they are in a checkpoint
 
 What landed or was shipped after the last checkpoint tells so by its file, so a crash at any moment loses no finished
-group and trains none twice.
+group and trains none twice. Where the files of groups are durable, so does a power cut.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from rollwright.wire import Trace
+from rollwright.wire import Trace, UsageError
 from rollwright.wire.durable import hold_directory
 
 from .batches import Batch
@@ -42,9 +42,16 @@ class Found(msgspec.Struct, frozen=True):
 
 class Storage:
     def __init__(
-        self, directory: Path, *, filters: RolloutFilters, errors: ErrorPolicy, packing: PackSettings | None
+        self,
+        directory: Path,
+        *,
+        filters: RolloutFilters,
+        errors: ErrorPolicy,
+        packing: PackSettings | None,
+        durable: bool = True,
     ) -> None:
         self.directory = directory
+        self._durable = durable
         self._groups = directory / "groups"
         self._filters = filters
         self._errors = errors
@@ -59,6 +66,8 @@ class Storage:
         checkpoint = load_checkpoint(self.directory, identity)
         found = recover(self._groups)
         self._samples = {landed.ticket.number: members for landed, members in found}
+        if checkpoint is not None:
+            self._check_all_there(checkpoint)
         first = {landed.ticket.number: landed.ticket.first_attempt for landed, _ in found}
         done = checkpoint.plan.step if checkpoint else 0
         shipped = {
@@ -68,6 +77,19 @@ class Storage:
         }
         return Found(checkpoint, tuple(landed for landed, _ in found), shipped)
 
+    def _check_all_there(self, checkpoint: Checkpoint) -> None:
+        """A checkpoint is on the disk, and so are durable groups. What it refers to and is not there cannot be run
+        again: the rest of the same group is settled."""
+        missing = [
+            Path(group.path).name for group in checkpoint.plan.landed if group.ticket.number not in self._samples
+        ]
+        if missing:
+            told = f"{missing[0]} and {len(missing) - 1} more" if len(missing) > 1 else missing[0]
+            raise UsageError(
+                f"{self._groups} has lost {told}, which the run was going to train on (removed by hand, or by a power "
+                "cut without durable = true); begin the run anew in another directory"
+            )
+
     def close(self) -> None:
         if self._hold >= 0:
             os.close(self._hold)
@@ -75,7 +97,14 @@ class Storage:
 
     def land(self, ticket: Ticket, traces: list[Trace]) -> Landed:
         """Empties `traces`: giving back the memory of what came in takes up to 20 ms, which the loop must not spend."""
-        landed, members = land(ticket, traces, filters=self._filters, errors=self._errors, directory=self._groups)
+        landed, members = land(
+            ticket,
+            traces,
+            filters=self._filters,
+            errors=self._errors,
+            directory=self._groups,
+            durable=self._durable,
+        )
         traces.clear()
         self._samples[ticket.number] = members
         return landed

@@ -17,6 +17,7 @@ from typing import Any, TypeVar, get_origin
 
 import msgspec
 import numpy as np
+import orjson
 
 from .arrays import DTYPES, NAMES, AnyArray
 from .errors import WireError
@@ -57,7 +58,12 @@ def decode(frames: Sequence[Buffer], type: type[T]) -> T:
 def encode_json(value: Any) -> tuple[bytes, list[Buffer]]:
     """`value` as JSON text, and the frames it refers to."""
     frames: list[Buffer] = []
-    text = _guarded(lambda: msgspec.json.encode(value, enc_hook=_collector(frames, header_frames=0)))
+    plain = _guarded(lambda: msgspec.to_builtins(value, enc_hook=_collector(frames, header_frames=0)))
+    try:
+        text = orjson.dumps(plain)
+    except orjson.JSONEncodeError:
+        # It refuses integers over 64 bits and a depth over 254, which the JSON schema of a tool may have.
+        text = _guarded(lambda: msgspec.json.encode(plain))
     return text, frames
 
 

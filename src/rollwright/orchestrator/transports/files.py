@@ -7,7 +7,6 @@ a power cut took before it was synced is short, and a short file is refused by i
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 from collections.abc import Sequence
@@ -15,14 +14,13 @@ from pathlib import Path
 
 from rollwright.orchestrator.batches import Batch, decode_batch, encode_batch, length_of, sealed
 from rollwright.orchestrator.layout import PRELUDE_BYTES
+from rollwright.orchestrator.writing import copy_at, write_at
 from rollwright.wire import WireError
 from rollwright.wire.codec import Buffer
 from rollwright.wire.durable import replace_file, sync_directory
-from rollwright.wire.mapping import Home, home_of, map_file
+from rollwright.wire.mapping import home_of, map_file
 
 _NAME = re.compile(r"batch-(\d{8,})\.rwb")
-_BUFFERS_PER_WRITE = 1024
-"""What a system call takes at most."""
 _WORTH_A_CALL_BYTES = 64 * 2**10
 ACKED = "acked"
 
@@ -110,49 +108,14 @@ def _write_pieces(descriptor: int, buffers: Sequence[Buffer]) -> None:
     """What lies in files, such as those of groups, goes from file to file: the kernel takes half the time of a write
     from mapped memory, and none of it becomes resident here."""
     waiting: list[Buffer] = []
+    offset = 0
     for buffer in buffers:
         home = home_of(memoryview(buffer)) if len(buffer) >= _WORTH_A_CALL_BYTES else None
         if home is None:
             waiting.append(buffer)
             continue
-        write_all(descriptor, waiting)
-        copied = _copy_from(home, descriptor, len(buffer))
+        offset = write_at(descriptor, offset, waiting)
+        copied = copy_at(descriptor, offset, home, len(buffer))
+        offset += copied
         waiting = [memoryview(buffer)[copied:]]
-    write_all(descriptor, waiting)
-
-
-def _copy_from(home: Home, descriptor: int, length: int) -> int:
-    """How many bytes were copied; the rest is to be written from memory."""
-    copied = 0
-    try:
-        source = os.open(home.path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return 0
-    try:
-        stat = os.fstat(source)
-        while copied < length and (stat.st_dev, stat.st_ino) == home.inode:
-            moved = os.copy_file_range(source, descriptor, length - copied, home.offset + copied)
-            if not moved:
-                break
-            copied += moved
-    except OSError as error:
-        # Between some file systems, or on old kernels, the kernel does not copy. A full disk is told by the write.
-        if error.errno not in (errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSPC):
-            raise
-    finally:
-        os.close(source)
-    return copied
-
-
-def write_all(descriptor: int, buffers: Sequence[Buffer]) -> None:
-    """Every byte, in order. One system call takes many buffers, and none of them is copied by us."""
-    waiting = [memoryview(buffer).cast("B") for buffer in buffers][::-1]
-    while waiting:
-        several = waiting[: -_BUFFERS_PER_WRITE - 1 : -1]
-        written = os.writev(descriptor, several)
-        for buffer in several:
-            if written < len(buffer):
-                waiting[-1] = buffer[written:]
-                break
-            written -= len(buffer)
-            waiting.pop()
+    write_at(descriptor, offset, waiting)
