@@ -1,5 +1,6 @@
 """Fixtures and settings that every room shares."""
 
+import signal
 import sys
 from pathlib import Path
 
@@ -12,6 +13,11 @@ pytest_plugins = ["loopguard", "sharing"]
 # A shared machine is slow now and then, and that is no defect of the code under test.
 settings.register_profile("rollwright", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("rollwright")
+
+
+# A shell that starts this in the background ignores Ctrl+C, and every process below would do so too.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser):
