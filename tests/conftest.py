@@ -1,5 +1,6 @@
 """Fixtures and settings that every room shares."""
 
+import signal
 import sys
 from pathlib import Path
 
@@ -7,11 +8,16 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parent))
-pytest_plugins = ["loopguard"]
+pytest_plugins = ["loopguard", "sharing"]
 
 # A shared machine is slow now and then, and that is no defect of the code under test.
 settings.register_profile("rollwright", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("rollwright")
+
+
+# A shell that starts this in the background ignores Ctrl+C, and every process below would do so too.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser):
@@ -24,16 +30,3 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         if item.get_closest_marker("soak"):
             item.add_marker(pytest.mark.skip(reason="a long test; run it with --soak"))
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config, log):
-    """Where several processes share the tests, one of them has all that need the container engine, so that one engine
-    is started. It begins with them, because they are the longest; the others take single tests as they become free."""
-    from xdist.scheduler import LoadScopeScheduling
-
-    class OneEngine(LoadScopeScheduling):
-        def _split_scope(self, nodeid):
-            return "engine" if "runtimes/docker/" in nodeid or "[docker]" in nodeid else nodeid
-
-    return OneEngine(config, log)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollwright.renderers.contract import Declined, LiteralPolicy, Literals, ThinkingPolicy
-from rollwright.renderers.lexicon import lexicon_of
+from rollwright.renderers.lexicon import lexicon_of, one_of
 from rollwright.wire import (
     Message,
     Reasoning,
@@ -39,6 +39,14 @@ def talk(case, text, *, everywhere=False):
     messages = [system(said), user(text), Message("assistant", (Reasoning(said), Text(said), *calls))]
     messages.append(tool_result("c", text) if calls else user(text))
     return messages, (ToolSpec("look", said, {"type": "object", "properties": {"at": {"type": "string"}}}),)
+
+
+@given(st.sets(st.text("ab<|.", min_size=1, max_size=5)), st.text("ab<|.", max_size=20))
+def test_the_longest_of_many_strings_is_found_wherever_one_begins(names, text):
+    longest = "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True)) or r"(?!)"
+    for at in range(len(text)):
+        found, expected = (re.compile(pattern).match(text, at) for pattern in (one_of(names), longest))
+        assert (found and found[0]) == (expected and expected[0])
 
 
 @every_case

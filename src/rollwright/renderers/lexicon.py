@@ -8,7 +8,7 @@ into each control string that was said, and the parts are encoded apart: they sp
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -34,9 +34,7 @@ class Lexicon:
         self.controls = {name: id for name, id in engine.specials.items() if not text.fullmatch(name)}
         self.is_control = np.zeros(engine.size, np.bool_)
         self.is_control[list(self.controls.values())] = True
-        names = "|".join(re.escape(name) for name in sorted(self.controls, key=len, reverse=True)) or r"(?!)"
-        self._control = re.compile(names)
-        self._anywhere = re.compile(f"(?=({names}))")
+        self._control = re.compile(one_of(self.controls))
         self._tangled = _tangled(self.controls)
         self._lengths = np.full(engine.size, -1, np.int32)
         self.bytes_of = _Bytes(engine).__getitem__
@@ -93,13 +91,19 @@ class Lexicon:
         frame's own lie outside of all that was said, and are left whole."""
         guarded = _guarded(pieces)
         cuts, at = set(), 0
-        for found in self._anywhere.finditer(text):
-            start, stop = found.span(1)
+        for start, stop in self._anywhere(text):
             while at < len(guarded) and guarded[at][1] <= start:
                 at += 1
             if at < len(guarded) and guarded[at][0] < stop:
                 cuts.add(max(start + 1, guarded[at][0]))
         return sorted(cuts)
+
+    def _anywhere(self, text: str) -> Iterator[tuple[int, int]]:
+        """Every place where a control string begins, also inside of another."""
+        found = self._control.search(text)
+        while found:
+            yield found.span()
+            found = self._control.search(text, found.start() + 1)
 
     def lengths(self, ids: Ids) -> NDArray[np.int32]:
         """How many bytes each token stands for."""
@@ -131,6 +135,19 @@ def lexicon_of(engine: TokenEngine, plain: str) -> Lexicon:
 
 
 _lexicons: dict[TokenEngine, dict[str, Lexicon]] = {}
+
+
+def one_of(names: Iterable[str]) -> str:
+    """A pattern that finds the longest of these strings. What several begin with is looked at once: a vocabulary may
+    have thousands of control strings, and trying one after another at every character takes most of a render."""
+    tails: dict[str, list[str]] = {}
+    for name in names:
+        tails.setdefault(name[:1], []).append(name[1:])
+    branches = [re.escape(head) + one_of(rest) for head, rest in tails.items() if head]
+    if not branches:
+        return "" if tails else r"(?!)"
+    pattern = branches[0] if len(branches) == 1 else f"(?:{'|'.join(branches)})"
+    return f"(?:{pattern})?" if "" in tails else pattern
 
 
 def _guarded(pieces: Sequence[Piece]) -> list[tuple[int, int]]:
