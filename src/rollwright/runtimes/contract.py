@@ -68,6 +68,11 @@ class RuntimeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         """After this time a provider ends the box by itself; None where nobody does."""
         return None
 
+    @property
+    def reset_is_a_start(self) -> bool:
+        """A reset makes a new box in the place of the old one, and may take as long as a start."""
+        return False
+
 
 class Process(Protocol):
     """A program that is talked to while it runs. Whoever opens it closes it."""

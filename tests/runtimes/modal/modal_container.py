@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import subprocess
+from contextlib import suppress
 
 from runtimes.remote import machine
 
@@ -168,7 +169,12 @@ class Container:
         for gate in self._gates:
             gate.close()
         if self._popen is not None:
-            self._popen.kill()
+            # Its holder ends after the first process, and that one is the last to go.
+            if self.init:
+                with suppress(ProcessLookupError):
+                    os.kill(self.init, signal.SIGKILL)
+            else:
+                self._popen.kill()
             await asyncio.to_thread(self._popen.wait)
         for command in self.execs.values():
             await command.close()

@@ -76,6 +76,15 @@ async def test_a_box_whose_user_left_nothing_elsewhere_is_used_again(config, cac
         assert (pool.stats().quarantines, len(names)) == (0, 1)
 
 
+async def test_a_reset_that_makes_a_new_box_may_take_as_long_as_a_start(cache, prime_vendor):
+    limits = PoolConfig(max_boxes=1, reset_timeout_s=0.001)
+    async with RuntimePool(limits) as pool:
+        for _ in range(2):
+            async with pool.lease(runtime_config("prime")) as runtime:
+                assert (await runtime.run(["true"])).ok
+        assert (pool.stats().resets, pool.stats().quarantines) == (1, 0)
+
+
 def is_on_a_loop():
     try:
         asyncio.get_running_loop()
@@ -140,6 +149,30 @@ async def test_users_that_are_cancelled_anywhere_leave_clean_boxes(config, cache
         seen = pool.stats()
         assert (seen.leased, seen.waiting, seen.unfreed) == (0, 0, 0)
     assert list(Journal().entries()) == []
+
+
+@pytest.fixture(params=list(PACED))
+def far(request, cache):
+    """A vendor, and the settings of its boxes."""
+    return request.getfixturevalue(f"{request.param}_vendor"), runtime_config(request.param, PACED[request.param])
+
+
+async def test_a_box_that_its_vendor_ended_on_the_shelf_is_not_handed_out(far):
+    """Lifetimes, idle times and failures of machines end remote boxes while nobody looks."""
+    vendor, config = far
+    before = set(vendor.running())
+    async with RuntimePool(PoolConfig(max_boxes=1)) as pool:
+        async with pool.lease(config) as runtime:
+            name = runtime.name
+        async with asyncio.timeout(60):
+            while pool.stats().idle < 1:  # It is reset in the background.
+                await asyncio.sleep(0.01)
+        for sandbox_id in set(vendor.running()) - before:
+            await vendor.end(sandbox_id)
+        async with pool.lease(config) as runtime:
+            assert runtime.name != name
+            assert (await runtime.run(["echo", "up"])).stdout == b"up\n"
+        assert pool.stats().unfreed == 0
 
 
 OWNER = """

@@ -110,7 +110,7 @@ class FakePrime:
     async def __aexit__(self, *exc):
         self._closing.set()
         for sandbox in list(self.sandboxes.values()):
-            await self.end(sandbox.id, "TERMINATED")
+            await self.end(sandbox.id)
         await self._runner.cleanup()
 
     @property
@@ -118,9 +118,9 @@ class FakePrime:
         return f"http://127.0.0.1:{self.port}"
 
     def running(self):
-        return [sandbox for sandbox in self.sandboxes.values() if sandbox.status in ("PENDING", "RUNNING")]
+        return [sandbox.id for sandbox in self.sandboxes.values() if sandbox.status in ("PENDING", "RUNNING")]
 
-    async def end(self, sandbox_id, status, reason=None):
+    async def end(self, sandbox_id, status="TERMINATED", reason=None):
         """As the vendor ends a box: by its deadline, for its memory, or because it was asked to."""
         sandbox = self.sandboxes[sandbox_id]
         sandbox.status, sandbox.reason = status, reason
@@ -128,11 +128,11 @@ class FakePrime:
 
     async def forget(self, sandbox_id):
         """Lose a box without a trace."""
-        await self.end(sandbox_id, "TERMINATED")
+        await self.end(sandbox_id)
         del self.sandboxes[sandbox_id]
 
     async def _past_deadlines(self):
-        for sandbox in self.running():
+        for sandbox in map(self.sandboxes.get, self.running()):
             idle = sandbox.request.get("idle_timeout_minutes")
             late = self.clock() - sandbox.began > sandbox.request["timeout_minutes"] * 60
             if late or (idle and self.clock() - sandbox.used > idle * 60):
@@ -197,7 +197,7 @@ class FakePrime:
         return web.json_response(self._known(request).told())
 
     async def _delete(self, request):
-        await self.end(self._known(request).id, "TERMINATED")
+        await self.end(self._known(request).id)
         return web.json_response({})
 
     async def _auth(self, request):

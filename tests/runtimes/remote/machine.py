@@ -15,53 +15,9 @@ from pathlib import Path
 ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "HOME": "/root", "LANG": "C.UTF-8"}
 """What the image sets: nothing of this process's environment."""
 
-_TOOLS = ("unshare", "nsenter", "setpriv", "pivot_root", "ip")
+_TOOLS = ("unshare", "nsenter", "setpriv")
 _UNSHARE = ["unshare", "--pid", "--fork", "--kill-child", "--mount", "--net", "--ipc", "--uts"]
-# Words: what holds Python, its interpreter and uv, each of which may be empty, and the first program of the machine.
-_BUILD = """
-set -e
-prefix=$1 python=$2 uv=$3
-shift 3
-mount -t tmpfs tmpfs /mnt
-mkdir /mnt/root /mnt/layers
-mount -t tmpfs -o mode=755 tmpfs /mnt/root
-cd /mnt/root
-mkdir -p dev etc/cron.d home media mnt old opt proc root run srv sys tmp usr/local/bin var/spool/cron/crontabs var/tmp
-chmod 1777 tmp var/tmp
-for name in passwd group hosts nsswitch.conf ld.so.cache alternatives; do
-    [ ! -e "/etc/$name" ] || cp -a "/etc/$name" etc/
-done
-for place in bin sbin lib lib32 lib64 libx32 usr/bin usr/sbin usr/lib usr/lib32 usr/lib64 usr/libexec; do
-    if [ -L "/$place" ]; then cp -P "/$place" "$place"; continue; fi
-    [ -d "/$place" ] || continue
-    mkdir -p "$place"
-    case $place in
-        *bin)
-            layers=/mnt/layers/$place
-            mkdir -p "$layers/up" "$layers/work"
-            mount -t overlay -o "lowerdir=/$place,upperdir=$layers/up,workdir=$layers/work" overlay "$place" ;;
-        *) mount -o bind,ro "/$place" "$place" ;;
-    esac
-done
-if [ -n "$prefix" ]; then
-    mkdir -p ".$prefix"
-    mount -o bind,ro "$prefix" ".$prefix"
-    ln -s "$python" usr/local/bin/python3
-fi
-if [ -n "$uv" ]; then
-    : > usr/local/bin/uv
-    mount -o bind,ro "$uv" usr/local/bin/uv
-fi
-mount -t proc proc proc
-mount -t tmpfs -o mode=755 tmpfs dev
-cp -a /dev/null /dev/zero /dev/full /dev/random /dev/urandom /dev/tty dev/
-ln -s /proc/self/fd dev/fd
-mkdir dev/shm
-mount -t tmpfs -o mode=1777 tmpfs dev/shm
-ip link set lo up
-pivot_root . old
-exec chroot . /bin/sh -c 'umount -l /old && rmdir /old && echo up && exec "$@"' sh "$@"
-"""
+_FURNISH = Path(__file__).with_name("furnish.py")
 
 
 def make(*first):
@@ -71,7 +27,7 @@ def make(*first):
     beside = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
     uv = shutil.which("uv", path=beside)
     parts = [prefix, python, os.path.realpath(uv) if uv else ""]
-    return [*_UNSHARE, "/bin/sh", "-c", _BUILD, "sh", *parts, *first]
+    return [*_UNSHARE, os.path.realpath(sys.executable), "-IS", str(_FURNISH), *parts, *first]
 
 
 def enter(pid):
@@ -97,7 +53,7 @@ def why_not():
     """Why no such machine can be had here; empty where one can."""
     missing = [tool for tool in _TOOLS if shutil.which(tool) is None]
     if missing:
-        return f"{' and '.join(missing)} (util-linux, iproute2) are not here"
+        return f"{' and '.join(missing)} (util-linux) are not here"
     try:
         tried = subprocess.run(make("true"), capture_output=True, timeout=20, text=True)
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -44,7 +44,8 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     start_timeout_s: float = 300.0
     """Longest time for one box to start."""
     reset_timeout_s: float = 60.0
-    """Longest time for a box to be reset and looked at; a box that takes longer is freed."""
+    """Longest time for a box to be reset and looked at; a box that takes longer is freed. Where a reset is the start of
+    another box, start_timeout_s counts."""
 
     def __post_init__(self) -> None:
         for name in _AT_LEAST_ONE:

@@ -200,11 +200,9 @@ class RuntimePool:
             held = self._held[box] = Held(self._configs[box.shelf.key], self._maker)
             self._spawn(held.start(self.config.start_timeout_s), f"make box {box.number}", partial(self._was_made, box))
         for box in work.reset:
-            self._spawn(
-                self._held[box].reset(self.config.reset_timeout_s),
-                f"reset box {box.number}",
-                partial(self._was_reset, box),
-            )
+            held, limits = self._held[box], self.config
+            within_s = limits.start_timeout_s if held.config.reset_is_a_start else limits.reset_timeout_s
+            self._spawn(held.reset(within_s), f"reset box {box.number}", partial(self._was_reset, box))
         for box in work.end:
             self._spawn(self._held[box].stop(), f"end box {box.number}", partial(self._was_ended, box))
         for ticket in work.settled:

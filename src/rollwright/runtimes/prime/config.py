@@ -65,6 +65,10 @@ class PrimeConfig(RuntimeConfig, frozen=True, kw_only=True, tag_field="kind", ta
     def box_lifetime_s(self) -> float | None:
         return self.lifetime_minutes * 60.0
 
+    @property
+    def reset_is_a_start(self) -> bool:
+        return self.reset == "replace"
+
     def __post_init__(self) -> None:
         for name in ("cpu_cores", "memory_gb", "disk_gb", "start_timeout_s", "creates_per_minute"):
             if getattr(self, name) <= 0:

@@ -293,19 +293,16 @@ grounds() {
     done
 }
 
-# What is at $1 and below it, in order: name, mode, owner, and of files also size and times, which no program can set
-# all of. Words after the first say what `find` leaves out. A directory's times are not told: whoever makes a file and
-# takes it away has left nothing.
+# What `find "$@"` finds, in order: name, mode, owner, and of files also size and times, which no program can set all of.
+# A directory's times are not told: whoever makes a file and takes it away has left nothing.
 details() {
-    ground=$1
-    shift
-    find "$ground" -xdev "$@" \( -type f -o -type l \) -exec stat -c "%n$tab%A %u %g %s %y %z" {} + -o \
-        -exec stat -c "%n$tab%A %u %g %t %T" {} + 2>/dev/null
+    find "$@" \( -type f -o -type l \) -exec stat -c "%n$tab%A %u %g %s %y %z" {} + -o \
+        -exec stat -c "%n$tab%A %u %g %t %T" {} + 2>/dev/null | LC_ALL=C sort -u
 }
 
 # COUNT PLACE... LEFT_OUT...: what is in these places, as a number; and what has changed since this was asked first.
 elsewhere() {
-    count=$1
+    now=$control/listing.$$ first=$control/listing count=$1
     shift
     while [ "$count" -gt 0 ]; do
         grounds "$1"
@@ -313,22 +310,27 @@ elsewhere() {
         shift
     done > "$control/grounds.$$"
     left=$#
+    set -- "$@" -xdev \( -path "$root"
     while [ "$left" -gt 0 ]; do
         set -- "$@" -o -path "$1"
         left=$((left - 1))
         shift
     done
-    while IFS= read -r ground; do
-        details "$ground" \( -path "$root" "$@" \) -prune -o
-    done < "$control/grounds.$$" | LC_ALL=C sort -u > "$control/listing.$$"
-    [ -e "$control/listing" ] || cp "$control/listing.$$" "$control/listing"
-    echo "elsewhere $(cksum < "$control/listing.$$")"
+    set -- "$@" \) -prune -o
+    while IFS= read -r ground; do set -- "$ground" "$@"; done < "$control/grounds.$$"
+    details "$@" > "$now"
+    sum=$(cksum < "$now")
+    [ -e "$first" ] || { cp "$now" "$first" && echo "$sum" > "$first.sum"; }
+    echo "elsewhere $sum"
     # For the eye of whoever reads why a box was thrown away: the number alone decides.
-    LC_ALL=C sort "$control/listing" "$control/listing.$$" | uniq -u | cut -f 1 | uniq | head -n 20 |
-        while IFS= read -r name; do
-            if [ -e "$name" ] || [ -L "$name" ]; then echo "changed $name"; else echo "changed $name (gone)"; fi
-        done
-    rm -f "$control/grounds.$$" "$control/listing.$$"
+    { read -r known_sum < "$first.sum"; } 2>/dev/null && [ "$sum" = "$known_sum" ] || tell_changes
+    rm -f "$control/grounds.$$" "$now"
+}
+
+tell_changes() {
+    LC_ALL=C sort "$first" "$now" | uniq -u | cut -f 1 | uniq | head -n 20 | while IFS= read -r name; do
+        if [ -e "$name" ] || [ -L "$name" ]; then echo "changed $name"; else echo "changed $name (gone)"; fi
+    done
 }
 
 # OWN COUNT PLACE... LEFT_OUT...: what one user could leave for the next. OWN are processes of the box, as pid:start.
@@ -340,7 +342,7 @@ do_inspect() {
     find "$root/workspace" "$root/home" "$root/tmp" -exec stat -c 'file %A:%u:%g:%s:%Y %n' {} +
     # What is ours to know: our tools and the scripts that were brought here, and nothing else beside them.
     echo "tool $(cksum < "$control/box.sh")"
-    echo "scripts $(details "$root/scripts" | LC_ALL=C sort | cksum)"
+    echo "scripts $(details "$root/scripts" | cksum)"
     for name in "$root"/* "$root"/.[!.]* "$control"/* "$control"/.[!.]*; do
         case ${name#"$root"/} in workspace | home | tmp | scripts | control/listing* | control/grounds*) continue ;; esac
         case ${name##*/} in *[!0-9]*) ;; *) continue ;; esac
