@@ -255,7 +255,5 @@ def test_workers_elsewhere_need_an_address_to_reach_us(place: Path, words: str, 
 def test_a_resumed_run_may_have_its_workers_elsewhere(place: Path) -> None:
     words = "--workers 2 --launcher ray --address tcp://h:1 --ray.slice-workers 2"
     settings = resolved("sums.py", *words.split()).settings
-        *["sums.py", "--workers", "2", "--launcher", "ray", "--address", "tcp://h:1", "--ray.slice-workers", "2"]
-    ).settings
     assert (settings.launcher, settings.address, settings.ray.slice_workers) == ("ray", "tcp://h:1", 2)
     assert {"launcher", "address", "advertise", "ray.slice_workers"} <= settings.may_change
