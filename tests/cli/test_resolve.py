@@ -13,9 +13,12 @@ from hypothesis import strategies as st
 from rollwright.cli.batching import OrchestrateCommand
 from rollwright.cli.fields import settings_of
 from rollwright.cli.resolve import Resolved, resolve
+from rollwright.cli.serve import ServeSettings
+from rollwright.cli.served import environment_spec
 from rollwright.cli.settings import EvalSettings, config_of
 from rollwright.engines.scripted.config import Fault
 from rollwright.orchestrator.settings import OrchestrateSettings
+from rollwright.tasks import GroupSettings
 from rollwright.traces.toml import write_toml
 from rollwright.wire import UsageError
 
@@ -224,3 +227,33 @@ def test_an_address_goes_with_the_tokens_engine_too(place: Path) -> None:
     assert (settings.engine.kind, settings.engine.relay.base_url) == ("tokens", "http://x/v1")
     with pytest.raises(UsageError, match="the tokens engine needs to know which model"):
         resolved("sums.py", "--engine", "tokens", "--base-url", "http://x/v1")
+
+
+@pytest.mark.parametrize("command", [EvalSettings, ServeSettings, OrchestrateCommand])
+def test_what_a_failed_rollout_means_for_its_group_is_told_to_the_workers(place: Path, command: type) -> None:
+    found = resolve(command, ["sums.py", "--group.partial", "wait", "--group.retries", "5"])
+    assert found is not None
+    spec = environment_spec(found.settings, found.taskset_name, found.engine_config())
+    assert spec.group == GroupSettings("wait", 5)
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        ("--launcher ray", "add --workers N"),
+        ("--address tcp://127.0.0.1:0", "add --workers N"),
+        ("--launcher ray --workers 2", "add --address tcp://HOST:PORT"),
+        ("--advertise me --workers 2", "add --address tcp://HOST:PORT"),
+        ("--launcher slurm --workers 2", "local or ray"),
+    ],
+)
+def test_workers_elsewhere_need_an_address_to_reach_us(place: Path, words: str, hint: str) -> None:
+    with pytest.raises(UsageError, match=hint):
+        resolved("sums.py", *words.split())
+
+
+def test_a_resumed_run_may_have_its_workers_elsewhere(place: Path) -> None:
+    words = "--workers 2 --launcher ray --address tcp://h:1 --ray.slice-workers 2"
+    settings = resolved("sums.py", *words.split()).settings
+    assert (settings.launcher, settings.address, settings.ray.slice_workers) == ("ray", "tcp://h:1", 2)
+    assert {"launcher", "address", "advertise", "ray.slice_workers"} <= settings.may_change

@@ -83,7 +83,15 @@ class EvalRun:
             from .served import environment_spec, served
 
             spec = environment_spec(settings, job.taskset_name, job.engine)
-            client = served(spec, workers=settings.workers, concurrency=settings.concurrency)
+            client = served(
+                spec,
+                workers=settings.workers,
+                concurrency=settings.concurrency,
+                launcher=settings.launcher,
+                ray=settings.ray,
+                address=settings.address,
+                advertise=settings.advertise,
+            )
             workers = await stack.enter_async_context(client)
             await stack.enter_async_context(self._monitor)
             return workers
@@ -96,6 +104,7 @@ class EvalRun:
             runtime=settings.runtime,
             limits=settings.limits,
             pool=settings.pool,
+            group=settings.group,
         )
         serving = await stack.enter_async_context(
             environment.serving(engine, settings.model, sampling=settings.sampling)

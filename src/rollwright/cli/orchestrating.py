@@ -183,6 +183,7 @@ class OrchestrateRun:
             runtime=settings.runtime,
             limits=settings.limits,
             pool=settings.pool,
+            group=settings.group,
         )
         return await stack.enter_async_context(
             environment.serving(engine, settings.model, sampling=settings.sampling, return_tokens=True)

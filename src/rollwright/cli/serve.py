@@ -21,7 +21,7 @@ from rollwright.wire import UsageError
 from .addresses import ADDRESS_FILE, read_keys, write_private
 from .resolve import resolve
 from .served import environment_spec
-from .settings import RolloutSettings, check_count
+from .settings import RolloutSettings, check_count, check_reachable
 from .talk import Talk, result
 
 
@@ -61,8 +61,7 @@ class ServeSettings(RolloutSettings, frozen=True, kw_only=True, forbid_unknown_f
         super().__post_init__()
         if self.workers < 0:
             raise UsageError(f"workers is {self.workers}; set it to 0 or more")
-        if not self.address and (self.launcher == "ray" or self.keys or self.advertise):
-            raise UsageError("other machines reach the server over TCP; add --address tcp://HOST:PORT")
+        check_reachable(self.launcher, self.address, self.keys, self.advertise)
         for name in ("capacity", "window", "queue", "io_threads"):
             check_count(name, "--" + name.replace("_", "-"), getattr(self, name))
 

@@ -10,6 +10,7 @@ import msgspec
 from rollwright.engines.config import EngineConfig
 from rollwright.serve import BrokerSettings, EnvClient, EnvironmentSpec, serving
 from rollwright.serve.environments import HOST
+from rollwright.serve.ray.settings import RaySettings
 
 from .settings import RolloutSettings
 
@@ -30,14 +31,26 @@ def environment_spec(
         runtime=runtime.pop("kind"),
         runtime_settings=runtime,
         pool=settings.pool,
+        group=settings.group,
         return_tokens=tokens,
     )
 
 
 @asynccontextmanager
-async def served(spec: EnvironmentSpec, *, workers: int, concurrency: int) -> AsyncIterator[EnvClient]:
+async def served(
+    spec: EnvironmentSpec,
+    *,
+    workers: int,
+    concurrency: int,
+    launcher: str = "local",
+    ray: RaySettings = RaySettings(),  # noqa: B008 - frozen
+    address: str = "",
+    advertise: str = "",
+) -> AsyncIterator[EnvClient]:
     """The environment behind a broker with so many workers, which share `concurrency` rollouts at once."""
     capacity = -(-concurrency // workers)
     settings = BrokerSettings(workers=workers, capacity=capacity, host=HOST, options=spec.encode())
-    async with serving(settings) as server, EnvClient(server.address) as client:
+    options = msgspec.json.encode(ray).decode()
+    opened = serving(settings, address=address, advertise=advertise, launcher=launcher, launcher_options=options)
+    async with opened as server, EnvClient(server.address) as client:
         yield client

@@ -11,7 +11,8 @@ from rollwright.engines.config import EngineConfig
 from rollwright.harnesses import HARNESS_KINDS, HarnessConfig, Limits
 from rollwright.harnesses.registry import ChatConfig
 from rollwright.runtimes import RUNTIME_KINDS, PoolConfig, RuntimeConfig, SubprocessConfig
-from rollwright.tasks import Taskset
+from rollwright.serve.ray.settings import RaySettings
+from rollwright.tasks import GroupSettings, Taskset
 from rollwright.telemetry.publishing import MetricsConfig
 from rollwright.wire import Sampling, UsageError
 
@@ -70,6 +71,8 @@ class RolloutSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """The box that programs run in; name its kind with --runtime before --help to see its settings."""
     pool: PoolConfig = PoolConfig()
     """How boxes are kept for further rollouts, where runtime.persistent is true."""
+    group: GroupSettings = GroupSettings()
+    """What becomes of rollouts that are scored together when one of them fails."""
 
     verb: ClassVar[str] = ""
     choices: ClassVar[Mapping[str, Choice]] = {
@@ -96,6 +99,14 @@ class EvalSettings(RolloutSettings, frozen=True, kw_only=True, forbid_unknown_fi
     """Rollouts in flight at once. Tasks that score their rollouts together take one place per group."""
     workers: int = 0
     """Worker processes that run the rollouts, behind a broker; 0 runs them in this process."""
+    launcher: Literal["local", "ray"] = "local"
+    """Who starts the workers: local makes them processes of this machine, ray puts them on the nodes of a cluster."""
+    address: str = ""
+    """tcp://HOST:PORT where workers on other machines reach this one, encrypted; PORT 0 takes free ones."""
+    advertise: str = ""
+    """The host name that they reach it by, where the address is one that only this machine can listen on."""
+    ray: RaySettings = RaySettings()
+    """How workers are laid out on a Ray cluster."""
     shuffle: bool = False
     """Choose the tasks in an order drawn with the seed, instead of the taskset's own."""
     pass_threshold: float = 1.0
@@ -114,6 +125,10 @@ class EvalSettings(RolloutSettings, frozen=True, kw_only=True, forbid_unknown_fi
         {
             "concurrency",
             "workers",
+            "launcher",
+            "address",
+            "advertise",
+            *(f"ray.{name}" for name in RaySettings.__struct_fields__),
             "engine.relay.api_key_env",
             "engine.relay.max_connections",
             "engine.relay.max_concurrency",
@@ -138,6 +153,15 @@ class EvalSettings(RolloutSettings, frozen=True, kw_only=True, forbid_unknown_fi
         check_count("concurrency", "-c", self.concurrency)
         if self.workers < 0:
             raise UsageError(f"workers is {self.workers}; set it to 0 or more")
+        if not self.workers and (self.launcher != "local" or self.address or self.advertise):
+            raise UsageError("there are no workers to start elsewhere; add --workers N")
+        check_reachable(self.launcher, self.address, self.advertise)
+
+
+def check_reachable(launcher: str, address: str, *told: str) -> None:
+    """Workers of other machines, and what they are told, need a server that listens there."""
+    if not address and (launcher == "ray" or any(told)):
+        raise UsageError("other machines reach the server over TCP; add --address tcp://HOST:PORT")
 
 
 def check_count(name: str, flag: str, value: int | str) -> None:

@@ -12,12 +12,12 @@ from rollwright.engines import Engine, prove_tokens
 from rollwright.harnesses import ChatHarness, Harness, Limits, Session
 from rollwright.intercept import InterceptConfig, Interceptor
 from rollwright.runtimes import PoolConfig, Runtime, RuntimeConfig, RuntimePool, SubprocessConfig
-from rollwright.tasks import Task, Taskset, Toolset, hooks_of, opened
+from rollwright.tasks import GroupSettings, Task, Taskset, Toolset, hooks_of, opened
 from rollwright.traces import LiveTrace
 from rollwright.wire import Sampling, Stop, Trace
 
 from .boxes import Ground, fresh_box, leased_box
-from .groups import GroupSettings, Member, score_group, seated
+from .groups import Member, score_group, seated
 from .rollout import Finished, Rollout
 from .sweeping import sweeping
 

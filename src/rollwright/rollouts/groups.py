@@ -8,28 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
 from rollwright.harnesses import Limits, Session
-from rollwright.tasks import Task, call_group, hooks_of
+from rollwright.tasks import GroupSettings, Task, call_group, hooks_of
 from rollwright.wire import EngineRefused, Failure, Message, RolloutError, Score, Stop, TaskBroken, Trace, user
 
 from .rollout import Finished, weighted, within
 
 _HOPELESS = frozenset({TaskBroken.__name__, EngineRefused.__name__})
 """Failures that another try repeats."""
-
-
-class GroupSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What becomes of a group that is scored together when one of its rollouts fails."""
-
-    partial: Literal["score", "drop", "wait"] = "score"
-    """score: those that finished are scored without it. drop: nobody is scored; those that finished fail as well, and
-    name it. wait: it runs again, and the group waits for it; if it still fails, as drop."""
-    retries: int = 2
-    """How often a rollout runs again under `wait`. One whose own task is broken does not."""
 
 
 class GroupBroken(RolloutError):

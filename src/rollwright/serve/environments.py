@@ -14,9 +14,9 @@ from rollwright.engines.journey import Obituary
 from rollwright.engines.relay import RelayEngine
 from rollwright.harnesses import Limits, make_harness
 from rollwright.harnesses.registry import harness_config
-from rollwright.rollouts import Environment, GroupSettings, Serving
+from rollwright.rollouts import Environment, Serving
 from rollwright.runtimes import PoolConfig, runtime_config
-from rollwright.tasks import Task, load_tasks, make_taskset
+from rollwright.tasks import GroupSettings, Task, load_tasks, make_taskset
 from rollwright.telemetry import MemoryTrimmer
 from rollwright.wire import Sampling, Trace, UsageError, WireError
 

@@ -6,6 +6,7 @@ from .calls import call_respond as call_respond
 from .calls import call_scores as call_scores
 from .calls import call_stops as call_stops
 from .calls import call_tool as call_tool
+from .grouping import GroupSettings as GroupSettings
 from .hooks import Hooks as Hooks
 from .hooks import hooks_of as hooks_of
 from .marks import Hook as Hook

@@ -81,6 +81,8 @@ class PuppetHost:
                 os.kill(os.getpid(), signal.SIGKILL)
         elif verb == "block":
             time.sleep(float(value))  # noqa: ASYNC251 - the stall is what is tested
+        elif verb == "freeze":
+            self._freeze(value)
         elif verb == "spin":
             _hold_the_interpreter(float(value))
         elif verb == "broken":
@@ -92,6 +94,12 @@ class PuppetHost:
         async with asyncio.timeout(60):
             while not (self._directory / name).exists():
                 await asyncio.sleep(0.01)
+
+    def _freeze(self, name: str) -> None:
+        """Block the loop until told."""
+        until = time.monotonic() + 60
+        while not (self._directory / name).exists() and time.monotonic() < until:
+            time.sleep(0.01)
 
     async def _until_seen(self, count: int) -> None:
         """Until the client has marked the first `count` traces: what a killed process sent last may never leave it."""
