@@ -15,9 +15,11 @@ settings.register_profile("rollwright", deadline=None, suppress_health_check=[He
 settings.load_profile("rollwright")
 
 
-# A shell that starts this in the background ignores Ctrl+C, and every process below would do so too.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# A shell that starts this in the background ignores Ctrl+C, nohup ignores a closed terminal, and every process below
+# would do so too.
+for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, signal.default_int_handler if number is signal.SIGINT else signal.SIG_DFL)
 
 
 def pytest_addoption(parser):
