@@ -78,6 +78,7 @@ class Broker:
         *,
         clock: Callable[[], float] = time.monotonic,
         context: zmq.Context[zmq.Socket[bytes]] | None = None,
+        scaled: Callable[[int], None] = lambda workers: None,
     ) -> None:
         self._settings = settings
         self._launcher = launcher
@@ -99,7 +100,7 @@ class Broker:
         )
         self.slots = Slots(settings.workers, settings.slots, clock())
         self._orders = Orders(
-            settings, self.books, self.slots, self._relieve, self.vitals, self._send_all, self._tell_policy
+            settings, self.books, self.slots, self._relieve, self.vitals, self._send_all, self._tell_policy, scaled
         )
         self._post = Post()
         self._lag = LagBook(clock(), TICK_S)
@@ -330,7 +331,7 @@ class Broker:
             self._launcher.kill(lost.life.slot, lost.life.number)
             self._bury(lost.life, lost.why, now)
         for life in self.slots.overgrown():
-            log.info("%s holds %.0f MB and is relieved", life.name, life.vitals.get("rss_mb", 0.0))
+            log.warning("%s holds %.0f MB, which is too much: it is relieved", life.name, life.vitals["rss_mb"])
             self._relieve(life)
         if self.books.failing:
             return
