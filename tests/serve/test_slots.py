@@ -1,8 +1,11 @@
 """The lives of workers, with time as a parameter."""
 
 import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from rollwright.serve.slots import Phase, Slots, SlotSettings, SlotsSpent
+from rollwright.serve.slots import Phase, Record, Slots, SlotSettings, SlotsSpent
 
 SETTINGS = SlotSettings(
     silence_s=1.5, start_timeout_s=30, stall_after_s=1, stall_limit_s=60, max_restarts=3, backoff_s=1, health_s=100
@@ -70,8 +73,9 @@ def test_health_clears_the_record():
     slots = Slots(1, SETTINGS, 0.0)
     for round in range(10):
         life = ready(slots, round * 1000.0)
+        slots.beat(life, 0.0, "", {}, round * 1000.0 + 200.0)
         slots.buried(life, "it died", round * 1000.0 + 200.0)
-    assert slots._slots[0].deaths == 1
+    assert slots._slots[0].record.deaths == 1
 
 
 def test_one_that_never_answers_is_ended():
@@ -91,7 +95,36 @@ def test_one_that_grew_is_relieved_and_its_successor_starts_at_once():
     (successor,) = slots.due(1.0)
     assert (successor.slot, successor.number) == (0, 2)
     slots.buried(life, "it exited with 0", 2.0)
-    assert slots._slots[0].deaths == 0
+    assert [happening.what for happening in slots.happenings] == ["ready", "relieved", "left"]
+
+
+def test_workers_that_never_fit_their_budget_end_the_run_and_say_so():
+    slots = Slots(1, SlotSettings(memory_mb=100, max_restarts=2, backoff_s=1, health_s=60), 0.0)
+    for now, next_start in ((0.0, 0.0), (10.0, 11.0)):
+        life = ready(slots, now)
+        slots.beat(life, 0.0, "", {"rss_mb": 101.0}, now)
+        assert slots.overgrown() == [life]
+        assert bool(slots.due(now, room=0)) is False
+        assert slots._slots[0].due == next_start
+    life = ready(slots, 11.0)
+    slots.beat(life, 0.0, "", {"rss_mb": 123.0}, 14.0)
+    with pytest.raises(SlotsSpent, match="had to be replaced 3 times in a row; the last time it held 123 MB after 3 s"):
+        slots.overgrown()
+
+
+def test_one_that_grew_after_a_time_of_health_leaves_no_mark():
+    slots = Slots(1, SlotSettings(memory_mb=100, max_restarts=0, health_s=60), 0.0)
+    for round in range(4):
+        life = ready(slots, round * 100.0)
+        slots.beat(life, 0.0, "", {"rss_mb": 101.0}, round * 100.0 + 60.0)
+        assert slots.overgrown() == [life]
+        slots.buried(life, "it exited with 0", round * 100.0 + 61.0)
+    assert slots._slots[0].record.deaths == 0
+
+
+def test_a_pause_is_bounded_however_often_something_dies():
+    record = Record(SlotSettings(max_restarts=10_000))
+    assert [record.add() for _ in range(5000)][-1] == 30.0
 
 
 def test_scaling_adds_at_once_and_takes_away_gently():
@@ -102,3 +135,103 @@ def test_scaling_adds_at_once_and_takes_away_gently():
     leaving = slots.scale(1, 2.0)
     assert [life.slot for life in leaving] == [1, 2]
     assert slots.due(2.0) == []
+
+
+class LivesOfWorkers(RuleBasedStateMachine):
+    """Whatever is ordered and whoever dies: nobody is taken for somebody else, every place is filled again after its
+    pause, and a place whose workers go wrong too often ends the run, and no other does."""
+
+    def __init__(self):
+        super().__init__()
+        self.settings = SlotSettings(max_restarts=2, backoff_s=1, max_backoff_s=4, health_s=50, memory_mb=100)
+        self.now = 0.0
+        self.slots = Slots(2, self.settings, self.now)
+        self.count = 2
+        self.alive = []
+        self.numbers = set()
+        self.faults = {0: 0, 1: 0}
+        self.due = {0: 0.0, 1: 0.0}
+
+    @rule(seconds=st.sampled_from([0.0, 0.5, 1.0, 3.0]))
+    def time_passes(self, seconds):
+        self.now += seconds
+
+    @rule()
+    def start(self):
+        for life in self.slots.due(self.now):
+            assert life.number not in self.numbers, "two workers under one number"
+            assert self.due[life.slot] <= self.now
+            self.numbers.add(life.number)
+            self.alive.append(life)
+        staying = sorted(life.slot for life in self.alive if life.phase is not Phase.LEAVING)
+        assert staying == [slot for slot in range(self.count) if slot in staying], "two workers in one place"
+        assert all(slot in staying for slot in range(self.count) if self.due[slot] <= self.now), "an empty place"
+
+    @precondition(lambda self: self.alive)
+    @rule(data=st.data())
+    def become_ready(self, data):
+        life = data.draw(st.sampled_from(self.alive))
+        if life.phase is Phase.STARTING:
+            self.slots.arrived(life, b"peer%d" % life.number, self.now)
+            self.slots.proven(life, self.now)
+
+    @precondition(lambda self: self.alive)
+    @rule(data=st.data(), after_s=st.sampled_from([0.0, 50.0]), rss_mb=st.sampled_from([60.0, 101.0]))
+    def beat(self, data, after_s, rss_mb):
+        self.now += after_s
+        life = data.draw(st.sampled_from(self.alive))
+        assert self.slots.life(life.slot, life.number) is life
+        ready = life.phase is Phase.READY
+        self.slots.beat(life, 0.0, "", {"rss_mb": rss_mb}, self.now)
+        assert life.vitals == {"rss_mb": rss_mb}
+        well = ready and self.now - life.ready_since >= 50
+        if well:
+            self.faults[life.slot] = 0
+        if ready and rss_mb > 100:
+            grown = self.faulty(life.slot, self.slots.overgrown) if not well else self.slots.overgrown()
+            assert grown in ([life], "spent")
+            assert life.phase is Phase.LEAVING
+
+    @precondition(lambda self: self.alive)
+    @rule(data=st.data())
+    def die(self, data):
+        life = data.draw(st.sampled_from(self.alive))
+        self.alive.remove(life)
+        assert self.slots.life(life.slot, life.number) is life, "its death would go unnoticed"
+        if life.phase is Phase.LEAVING:
+            self.slots.buried(life, "it was killed", self.now)
+        else:
+            self.faulty(life.slot, lambda: self.slots.buried(life, "it was killed", self.now))
+        assert self.slots.life(life.slot, life.number) is None
+
+    @rule(count=st.integers(0, 3))
+    def scale(self, count):
+        leaving = self.slots.scale(count, self.now)
+        assert all(life.slot >= count and life.phase is Phase.LEAVING for life in leaving)
+        for slot in range(self.count, count):
+            self.faults[slot], self.due[slot] = 0, self.now
+        self.count = count
+
+    @rule(slot=st.sampled_from([None, 0, 1]))
+    def drain(self, slot):
+        self.slots.leave(slot)
+
+    def faulty(self, slot, happen):
+        """Something that stands on the record of its place happens there."""
+        self.faults[slot] += 1
+        pause = 0.0 if self.faults[slot] == 1 else min(2.0 ** (self.faults[slot] - 2), 4)
+        self.due[slot] = self.now + pause
+        if self.faults[slot] <= 2:
+            return happen()
+        with pytest.raises(SlotsSpent, match=f"^worker {slot} .* {self.faults[slot]} times in a row"):
+            happen()
+        return "spent"
+
+    @invariant()
+    def everybody_is_known(self):
+        assert sorted(map(id, self.slots.lives)) == sorted(map(id, self.alive))
+        assert self.slots.count == self.count
+
+
+TestLivesOfWorkers = LivesOfWorkers.TestCase
+TestLivesOfWorkers.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

@@ -1,18 +1,53 @@
-"""Where a server is, and the keys to it: files that only their owner may read, from their first byte on."""
+"""Where a server is, and the keys to it: files that only their owner may read, from their first byte on. Everything
+blocks."""
 
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
 
 import msgspec
 
 from rollwright.serve import Address
+from rollwright.serve.local import is_gone
 from rollwright.serve.server import host_and_port
 from rollwright.serve.wiring import Keys, address_at
 from rollwright.wire import UsageError
+from rollwright.wire.durable import hold_directory
 
 ADDRESS_FILE = "server.json"
+
+
+class Owner(msgspec.Struct, frozen=True):
+    """The process that serves at an address; beside the address in its file."""
+
+    pid: int = 0
+    host: str = ""
+
+
+class Announcement:
+    """The address of a server of this process in a directory that is ours meanwhile. UsageError where another process
+    has it: two servers cannot both be found there."""
+
+    def __init__(self, directory: Path, address: Address) -> None:
+        self.file = directory / ADDRESS_FILE
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            self._hold = hold_directory(directory)
+        except OSError as error:
+            raise UsageError(f"{directory} cannot be written to: {error.strerror}; name another directory") from error
+        try:
+            owner = Owner(os.getpid(), socket.gethostname())
+            told = msgspec.to_builtins(address) | msgspec.to_builtins(owner)
+            write_private(self.file, msgspec.json.encode(told).decode())
+        except BaseException:
+            os.close(self._hold)
+            raise
+
+    def withdraw(self) -> None:
+        self.file.unlink(missing_ok=True)
+        os.close(self._hold)
 
 
 def write_private(file: Path, text: str) -> None:
@@ -36,9 +71,14 @@ def read_address(place: str, keys: str = "") -> Address:
     path = Path(place)
     path = path / ADDRESS_FILE if path.is_dir() else path
     try:
-        return Address.decode(path.read_text())
+        text = path.read_text()
     except OSError as error:
         raise UsageError(f"no server has left its address in {path} ({error.strerror}); is it running?") from error
+    address = Address.decode(text)
+    owner = msgspec.json.decode(text, type=Owner)
+    if owner.pid and owner.host == socket.gethostname() and is_gone(owner.pid):
+        raise UsageError(f"the server of {path} is gone: its process {owner.pid} has ended; start it again")
+    return address
 
 
 def read_keys(file: str) -> Keys:

@@ -73,6 +73,7 @@ async def _asked(settings: CtlSettings, order: str, value: str = "") -> dict[str
 
 def told(answer: dict[str, Any]) -> str:
     """The server's state for people."""
+    failing = [f"Failing: {answer['failing']}"] if answer["failing"] else []
     counts = ", ".join(f"{count} {name}" for name, count in answer["counts"].items()) or "nothing yet"
     head = f"{answer['requests']} requests, {answer['queued_rollouts']} rollouts queued; {counts}"
     rows = [
@@ -82,4 +83,4 @@ def told(answer: dict[str, Any]) -> str:
     ]
     late = [worker for worker in answer["workers"] if worker["stack"]]
     stalls = [f"  {worker['name']} stands at:\n{worker['stack']}" for worker in late]
-    return "\n".join([head, *rows, *stalls])
+    return "\n".join([*failing, head, *rows, *stalls])

@@ -6,23 +6,27 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
 from rollwright import telemetry
-from rollwright.serve import BrokerSettings, SlotSettings, serving
+from rollwright.serve import Address, BrokerSettings, Server, SlotSettings, serving
 from rollwright.serve.environments import HOST
 from rollwright.serve.ray.settings import RaySettings
 from rollwright.wire import UsageError
 
-from .addresses import ADDRESS_FILE, read_keys, write_private
+from .addresses import Announcement, read_keys
 from .resolve import resolve
+from .serve_state import State
 from .served import environment_spec
 from .settings import RolloutSettings, check_count, check_reachable
 from .talk import Talk, result
+
+LOOK_S = 0.5
 
 
 class ServeSettings(RolloutSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -86,40 +90,54 @@ def main(argv: Sequence[str], talk: Talk) -> int:
         result(msgspec.json.format(msgspec.json.encode(broker)).decode())
         return 0
     place = Path(settings.output or f"serve/{resolved.taskset_name}")
-    return telemetry.run(_serve(settings, broker, place / ADDRESS_FILE, talk))
+    return telemetry.run(_serve(settings, broker, place, talk))
 
 
-async def _serve(settings: ServeSettings, broker: BrokerSettings, file: Path, talk: Talk) -> int:
+async def _serve(settings: ServeSettings, broker: BrokerSettings, place: Path, talk: Talk) -> int:
     stopped = asyncio.Event()
     for name in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(name, stopped.set)
     keys = await asyncio.to_thread(read_keys, settings.keys) if settings.keys else None
-    async with serving(
-        broker,
-        address=settings.address,
-        advertise=settings.advertise,
-        keys=keys,
-        launcher=settings.launcher,
-        launcher_options=msgspec.json.encode(settings.ray).decode(),
-    ) as server:
-        await asyncio.to_thread(write_private, file, server.address.encode())
-        talk.say(f"Serving with {settings.workers} workers. The address is in {file}; Ctrl+C stops.")
+    async with (
+        serving(
+            broker,
+            address=settings.address,
+            advertise=settings.advertise,
+            keys=keys,
+            launcher=settings.launcher,
+            launcher_options=msgspec.json.encode(settings.ray).decode(),
+        ) as server,
+        _announced(place, server.address) as file,
+    ):
+        talk.say(f"The address is in {file}; Ctrl+C stops.")
         if settings.json:
             result(msgspec.json.encode({"address_file": str(file), "pid": os.getpid()}).decode())
-        try:
-            while not stopped.is_set() and not server.failure:
-                await _wait(stopped, 0.5)
-        finally:
-            await asyncio.to_thread(file.unlink, missing_ok=True)
+        await _watch(server, stopped, talk)
         if server.failure:
             talk.say(f"Error: {server.failure}")
             return 1
     return 0
 
 
-async def _wait(event: asyncio.Event, seconds: float) -> None:
+@asynccontextmanager
+async def _announced(place: Path, address: Address) -> AsyncIterator[Path]:
+    announcement = await asyncio.to_thread(Announcement, place, address)
     try:
-        async with asyncio.timeout(seconds):
-            await event.wait()
-    except TimeoutError:
-        return
+        yield announcement.file
+    finally:
+        await asyncio.to_thread(announcement.withdraw)
+
+
+async def _watch(server: Server, stopped: asyncio.Event, talk: Talk) -> None:
+    """Say how it goes until somebody stops it, or nothing is left to serve."""
+    state = State()
+    ends = [asyncio.create_task(wait) for wait in (stopped.wait(), server.until_over())]
+    try:
+        done: set[asyncio.Task[Any]] = set()
+        while not done:
+            if words := state.look(server.seen, asyncio.get_running_loop().time()):
+                talk.say(words)
+            done, _ = await asyncio.wait(ends, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in ends:
+            task.cancel()

@@ -15,16 +15,51 @@ import os
 import signal
 import sys
 from collections import deque
+from collections.abc import Callable
 
 _PR_SET_PDEATHSIG = 1
+MAX_LINE_BYTES = 16 * 1024
+
+
+class WholeLines:
+    """Bytes as they come, given out as lines. What has no end yet is kept; a line longer than MAX_LINE_BYTES is given
+    out in pieces of that size."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[bytes]:
+        *whole, self._rest = (self._rest + data).split(b"\n")
+        pieces = [piece for line in whole for piece in _cut(line)]
+        *full, self._rest = _cut(self._rest)
+        return pieces + full
+
+    def rest(self) -> list[bytes]:
+        """What has no end, because nothing more comes."""
+        rest, self._rest = self._rest, b""
+        return [rest] if rest else []
+
+
+def _cut(line: bytes) -> list[bytes]:
+    return [line[start : start + MAX_LINE_BYTES] for start in range(0, max(len(line), 1), MAX_LINE_BYTES)]
 
 
 class Child:
     """A running child, or the memory of one. Its stdin and stderr are pipes."""
 
-    def __init__(self, process: asyncio.subprocess.Process, name: str, *, log_lines: int) -> None:
+    def __init__(
+        self,
+        process: asyncio.subprocess.Process,
+        name: str,
+        *,
+        log_lines: int,
+        heard: Callable[[str], None] | None = None,
+    ) -> None:
+        """`heard` is told what the child says when it says it, one or more whole lines at a time. Nobody wants that of
+        one that chatters, as the servers of models do: its newest lines are kept for its obituary alone."""
         self._process = process
         self._name = name
+        self._heard = heard
         self._log: deque[str] = deque(maxlen=log_lines)
         self._listening = asyncio.create_task(self._listen(), name=f"log of {name}, pid {process.pid}")
 
@@ -74,8 +109,16 @@ class Child:
     async def _listen(self) -> None:
         """Keep the pipe empty and the newest lines at hand."""
         assert self._process.stderr is not None
+        lines = WholeLines()
         while chunk := await self._process.stderr.read(65536):
-            self._log.extend(chunk.decode("utf-8", "replace").splitlines())
+            self._take(lines.feed(chunk))
+        self._take(lines.rest())
+
+    def _take(self, lines: list[bytes]) -> None:
+        said = [line.decode("utf-8", "replace") for line in lines]
+        self._log.extend(said)
+        if said and self._heard is not None:
+            self._heard("\n".join(said))
 
 
 def belong_to(parent_pid: int) -> None:

@@ -72,6 +72,7 @@ class Broker:
         *,
         clock: Callable[[], float] = time.monotonic,
         context: zmq.Context[zmq.Socket[bytes]] | None = None,
+        scaled: Callable[[int], None] = lambda workers: None,
     ) -> None:
         self._settings = settings
         self._launcher = launcher
@@ -97,7 +98,14 @@ class Broker:
             settings, self.books, launcher, self.address.encode(), clock, self._knows, send_back, self._send_all
         )
         self._orders = Orders(
-            settings, self.books, self.crew.slots, self.crew.relieve, self.vitals, self._send_all, self.crew.tell_policy
+            settings,
+            self.books,
+            self.crew.slots,
+            self.crew.relieve,
+            self.vitals,
+            self._send_all,
+            self.crew.tell_policy,
+            scaled,
         )
         self._lag = LagBook(clock(), TICK_S)
         self._clients: dict[Peer, float] = {}

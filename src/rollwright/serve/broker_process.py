@@ -1,5 +1,5 @@
-"""The broker's process: `python -m rollwright.serve.broker_process PARENT`, with its order in the environment. It
-prints its address when it listens."""
+"""The broker's process: `python -m rollwright.serve.broker_process PARENT`, with its order in the environment. On
+stdout it tells its parent where it listens, and later what a broker born in its place has to know."""
 
 from __future__ import annotations
 
@@ -19,18 +19,32 @@ from rollwright.wire import UsageError
 from .broker import Broker
 from .launching import Launcher
 from .local import LocalLauncher
-from .settings import ORDER, BrokerOrder
+from .settings import ORDER, BrokerOrder, Listens, Note, Scaled, Unusable
+from .voice import Voice
 
 
-def make_launcher(kind: str, options: str) -> Launcher:
+def make_launcher(kind: str, options: str, voice: Voice) -> Launcher:
     if kind == "local":
-        return LocalLauncher()
+        return LocalLauncher(voice=voice)
     if kind == "ray":
         from .ray.launcher import RayLauncher
         from .ray.settings import RaySettings
 
         return RayLauncher(msgspec.json.decode(options, type=RaySettings))
-    sys.exit(f"launcher {kind!r} is not known")
+    raise UsageError(f"launcher {kind!r} is not known; it is local or ray")
+
+
+def tell(note: Note) -> None:
+    print(note.line(), flush=True)
+
+
+def open_broker(order: BrokerOrder, voice: Voice) -> Broker:
+    launcher = make_launcher(order.launcher, order.launcher_options, voice)
+    try:
+        return Broker(order.settings, order.locks, launcher, scaled=lambda workers: tell(Scaled(workers)))
+    except UsageError:
+        launcher.close()
+        raise
 
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
@@ -54,19 +68,20 @@ def keep_large_blocks() -> None:
 def main() -> None:
     belong_to(int(sys.argv[1]) if len(sys.argv) > 1 else 0)
     order = msgspec.json.decode(os.environ.pop(ORDER), type=BrokerOrder)
-    logging.basicConfig(level=logging.WARNING, format="broker: %(message)s")
+    voice = Voice()
+    logging.basicConfig(level=logging.WARNING, format="broker: %(message)s", stream=voice)
     keep_large_blocks()
     try:
-        launcher = make_launcher(order.launcher, order.launcher_options)
+        broker = open_broker(order, voice)
     except UsageError as error:
-        sys.exit(str(error))
-    broker = Broker(order.settings, order.locks, launcher)
+        tell(Unusable(str(error)))
+        sys.exit(1)
 
     def stop(*_: object) -> None:
         broker.closing = True
 
     signal.signal(signal.SIGTERM, stop)
-    print(broker.address.encode(), flush=True)
+    tell(Listens(broker.address))
     # Nothing here makes cycles, and a collection would hold every message that comes meanwhile.
     gc.freeze()
     gc.disable()

@@ -161,7 +161,7 @@ class Crew:
             self._launcher.kill(lost.life.slot, lost.life.number)
             self._bury(lost.life, lost.why, now)
         for life in self.slots.overgrown():
-            log.info("%s holds %.0f MB and is relieved", life.name, life.vitals.get("rss_mb", 0.0))
+            log.warning("%s holds %.0f MB, which is too much: it is relieved", life.name, life.vitals["rss_mb"])
             self.relieve(life)
         if self._books.failing:
             return

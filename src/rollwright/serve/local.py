@@ -19,7 +19,10 @@ from collections.abc import Callable
 
 import msgspec
 
+from rollwright.engines.child import WholeLines
+
 from .launching import Exit, WorkerOrder
+from .voice import Voice
 
 LAST_WORDS_BYTES = 4000
 KILL_WAIT_S = 10.0
@@ -30,8 +33,10 @@ CALM_S = 2.0
 class _Running:
     """A process, what it is still to be told, and the end of what it said."""
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], voice: Voice) -> None:
         self.process = process
+        self._voice = voice
+        self._lines = WholeLines()
         self._untold = b""
         self._words = b""
         self._cpu_ticks = 0
@@ -62,12 +67,12 @@ class _Running:
         return not self._untold and not unread[0]
 
     def listen(self) -> None:
-        """Take what it said since, pass it on, keep the end. A full pipe would hold the worker, so this runs often."""
+        """Take what it said since, pass on its whole lines, keep the end. A full pipe would hold the worker, so this
+        runs often."""
         with contextlib.suppress(BlockingIOError):
             while chunk := os.read(self._pipe, 65536):
                 self._words = (self._words + chunk)[-LAST_WORDS_BYTES:]
-                with contextlib.suppress(OSError):
-                    os.write(2, chunk)
+                self._voice.say(self._lines.feed(chunk))
 
     def computing(self) -> bool:
         """Whether it used a CPU since this was asked last."""
@@ -84,6 +89,7 @@ class _Running:
     def bury(self) -> str:
         self.process.wait(timeout=KILL_WAIT_S)
         self.listen()
+        self._voice.say(self._lines.rest())
         assert self.process.stderr is not None
         assert self.process.stdin is not None
         self.process.stderr.close()
@@ -95,8 +101,10 @@ class _Running:
 class LocalLauncher:
     """Must be used from the main thread of its process: the kernel ends a child when the thread that made it ends."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic, voice: Voice | None = None) -> None:
+        """What the workers say goes to `voice`, or to stderr."""
         self._clock = clock
+        self._voice = voice or Voice()
         self._running: dict[tuple[int, int], _Running] = {}
         self._spare: _Running | None = None
         self._host = ""
@@ -113,7 +121,7 @@ class LocalLauncher:
         if worker is not None and not moves(worker.process.pid):
             _end(worker)
             worker = None
-        self._running[order.slot, order.life] = worker = worker or _spawned(order.host)
+        self._running[order.slot, order.life] = worker = worker or _spawned(order.host, self._voice)
         self._host = order.host
         worker.tell(order)
 
@@ -129,6 +137,7 @@ class LocalLauncher:
         for running in self._running.values():
             running.listen()
             running.speak()
+        self._voice.flush()
         self._keep_spare()
         ended = [key for key, running in self._running.items() if running.process.poll() is not None]
         return [self._bury(key) for key in ended]
@@ -140,7 +149,7 @@ class LocalLauncher:
         elif not self._running or not all(running.heard() for running in self._running.values()):
             self._calm_at = now + CALM_S
         elif now >= self._calm_at:
-            self._spare = _spawned(self._host)
+            self._spare = _spawned(self._host, self._voice)
 
     def close(self) -> None:
         if self._spare is not None:
@@ -157,7 +166,7 @@ class LocalLauncher:
         return Exit(*key, running.bury())
 
 
-def _spawned(host: str) -> _Running:
+def _spawned(host: str, voice: Voice) -> _Running:
     """A worker that waits for its order, and imports meanwhile what it will serve, which is no secret. The order holds
     the token, so it goes by a pipe: argv can be read by everyone on the machine, and an environment is inherited."""
     process = subprocess.Popen(
@@ -167,12 +176,23 @@ def _spawned(host: str) -> _Running:
         stderr=subprocess.PIPE,
         start_new_session=True,
     )
-    return _Running(process)
+    return _Running(process, voice)
 
 
 def moves(pid: int) -> bool:
     """Whether a process is neither stopped nor dead."""
     return _is_moving(_stat(pid))
+
+
+def is_gone(pid: int) -> bool:
+    """Whether a process of this machine has ended, also where nobody has heard its end yet."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return _stat(pid)[:1] in ([b"Z"], [b"X"])
 
 
 def _is_moving(stat: list[bytes]) -> bool:

@@ -32,6 +32,7 @@ class Orders:
         vitals: Callable[[], dict[str, float]],
         send_all: Callable[[list[Letter]], None],
         tell_policy: Callable[[int], None],
+        scaled: Callable[[int], None],
     ) -> None:
         self._settings = settings
         self._books = books
@@ -40,6 +41,7 @@ class Orders:
         self._vitals = vitals
         self._send_all = send_all
         self._tell_policy = tell_policy
+        self._scaled = scaled
 
     def obey(self, verb: str, value: str, now: float) -> dict[str, Any]:
         verbs: dict[str, Callable[[str, float], None]] = {
@@ -59,6 +61,8 @@ class Orders:
     def status(self, now: float) -> dict[str, Any]:
         workers = [self._worker(life, now) for life in self._slots.lives]
         return {
+            "failing": self._books.failing,
+            "wanted": self._slots.count,
             **self._books.status(),
             "broker": self._vitals(),
             "workers": workers,
@@ -92,6 +96,7 @@ class Orders:
     def _scale(self, value: str, now: float) -> None:
         if not value.isdecimal() or not 0 <= int(value) <= MAX_WORKERS:
             raise OrderError(f"scale takes a number of workers up to {MAX_WORKERS}, not {value!r}")
+        self._scaled(int(value))
         for life in self._slots.scale(int(value), now):
             self._relieve(life)
 

@@ -1,11 +1,11 @@
-"""What a broker is told at its start, as JSON."""
+"""What a broker is told at its start, and what it tells whoever started it: JSON."""
 
 from __future__ import annotations
 
 import msgspec
 
 from .slots import SlotSettings
-from .wiring import Locks
+from .wiring import Address, Locks
 
 ORDER = "ROLLWRIGHT_BROKER_ORDER"
 
@@ -45,3 +45,31 @@ class BrokerOrder(msgspec.Struct, frozen=True):
     launcher: str = "local"
     launcher_options: str = "{}"
     """JSON for the launcher."""
+
+
+class Note(msgspec.Struct, frozen=True, tag=True):
+    """One line of the broker's stdout. What it has written there outlives it, in the pipe."""
+
+    def line(self) -> str:
+        return msgspec.json.encode(self).decode()
+
+
+class Listens(Note, frozen=True):
+    """The first line of a broker that works."""
+
+    address: Address
+
+
+class Unusable(Note, frozen=True):
+    """The first and last line of one that was told what cannot be done."""
+
+    why: str
+
+
+class Scaled(Note, frozen=True):
+    """Somebody wants so many workers from now on. A broker that is born again is told so."""
+
+    workers: int
+
+
+Notes = Listens | Unusable | Scaled

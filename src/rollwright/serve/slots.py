@@ -4,7 +4,10 @@ A slot is a place for a worker; it has one life after the other. Three things ca
 different: it is dead (its process ended, or its pulse fell silent), its loop is stalled (the pulse goes on and says
 where the loop stands), or it has grown past its budget. A dead one is replaced after a pause that doubles with each
 death and is forgotten after a time of health; a stalled one only after `stall_limit_s`; a grown one is relieved: it
-gets no more work, its successor is started, and it goes when it has finished.
+gets no more work, its successor is started, and it goes when it has finished. One that grew before it was well for
+`health_s` is on its slot's record like a dead one, or workers that do not fit their budget would be started for ever.
+
+No two lives have the same number, whichever their slots: a worker that is still leaving is never taken for another.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ class SlotSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stall_limit_s: float = 300.0
     """A worker stalled for so long is ended."""
     max_restarts: int = 5
-    """Deaths of one slot, without health in between, that end the run."""
+    """So many deaths of one slot, without health in between, are borne; one more ends the run."""
     backoff_s: float = 0.25
     """Pause before the second start in a row; it doubles from there."""
     max_backoff_s: float = 30.0
@@ -44,9 +47,30 @@ class SlotSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A worker larger than this is replaced when it has finished what it holds; 0 is no limit."""
 
 
+@dataclass(slots=True)
+class Record:
+    """How often in a row one thing died. A time of health clears it."""
+
+    settings: SlotSettings
+    deaths: int = 0
+
+    @property
+    def spent(self) -> bool:
+        return self.deaths > self.settings.max_restarts
+
+    def well(self, for_s: float) -> None:
+        if for_s >= self.settings.health_s:
+            self.deaths = 0
+
+    def add(self) -> float:
+        """It died. Returns the pause before the next start."""
+        self.deaths += 1
+        doubled = min(self.deaths - 2, 64)  # No float holds many more.
+        pause = self.settings.backoff_s * 2.0**doubled if self.deaths > 1 else 0.0
+        return min(pause, self.settings.max_backoff_s)
+
+
 class Phase(StrEnum):
-    WAITING = "waiting"
-    """To be started at `due`."""
     STARTING = "starting"
     PROBING = "probing"
     READY = "ready"
@@ -65,7 +89,7 @@ class Life:
     began: float
     peer: bytes = b""
     last_beat: float = 0.0
-    ready_since: float = 0.0
+    ready_since: float | None = None
     loop_age_s: float = 0.0
     stack: str = ""
     vitals: dict[str, float] = field(default_factory=dict)
@@ -76,14 +100,16 @@ class Life:
     def name(self) -> str:
         return f"worker {self.slot}.{self.number}" if self.slot != GUEST else f"joined worker {self.number:x}"
 
+    def well_s(self, now: float) -> float:
+        """How long ago it proved itself; 0 if it never did."""
+        return now - self.ready_since if self.ready_since is not None else 0.0
+
 
 @dataclass(slots=True, eq=False)
 class Slot:
     number: int
-    deaths: int = 0
+    record: Record
     due: float = 0.0
-    lives: int = 0
-    last_words: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +136,9 @@ class SlotsSpent(Exception):
 class Slots:
     def __init__(self, count: int, settings: SlotSettings, now: float) -> None:
         self.settings = settings
-        self._slots = {number: Slot(number, due=now) for number in range(count)}
+        self._slots = {number: Slot(number, Record(settings), now) for number in range(count)}
         self._lives: dict[tuple[int, int], Life] = {}
+        self._born = 0
         self.happenings: deque[Happening] = deque(maxlen=HAPPENINGS)
         """The latest, oldest first."""
 
@@ -141,7 +168,7 @@ class Slots:
     def scale(self, count: int, now: float) -> list[Life]:
         """Have `count` slots. Returns the lives that are to leave."""
         for number in range(count):
-            self._slots.setdefault(number, Slot(number, due=now))
+            self._slots.setdefault(number, Slot(number, Record(self.settings), now))
         surplus = [number for number in self._slots if number >= count]
         for number in surplus:
             del self._slots[number]
@@ -166,8 +193,8 @@ class Slots:
         for slot in self._slots.values():
             if slot.number in occupied or slot.due > now or len(started) >= room:
                 continue
-            slot.lives += 1
-            life = Life(slot.number, slot.lives, Phase.STARTING, now, last_beat=now)
+            self._born += 1
+            life = Life(slot.number, self._born, Phase.STARTING, now, last_beat=now)
             self._lives[slot.number, life.number] = life
             started.append(life)
         return started
@@ -197,9 +224,11 @@ class Slots:
             self._note(life, "stalled", now, stack)
         elif life.phase is Phase.STALLED and not stalled:
             life.phase = Phase.READY
+        if life.phase is Phase.READY and life.slot in self._slots:
+            self._slots[life.slot].record.well(life.well_s(now))
 
     def overgrown(self) -> list[Life]:
-        """Ready lives that are past their budget, now marked as leaving."""
+        """Ready lives that are past their budget, now marked as leaving. SlotsSpent if one was one too many."""
         budget = self.settings.memory_mb
         if budget <= 0:
             return []
@@ -209,8 +238,17 @@ class Slots:
             if life.phase is Phase.READY and life.vitals.get("rss_mb", 0.0) > budget
         ]
         for life in over:
-            life.phase = Phase.LEAVING
+            self._outgrown(life, life.vitals["rss_mb"])
         return over
+
+    def _outgrown(self, life: Life, rss_mb: float) -> None:
+        now = life.last_beat  # Which told its size.
+        life.phase = Phase.LEAVING
+        well_s = life.well_s(now)
+        why = f"it held {rss_mb:.0f} MB after {well_s:.0f} s, and slots.memory_mb allows {self.settings.memory_mb:g}"
+        self._note(life, "relieved", now, why)
+        if well_s < self.settings.health_s:
+            self._record(life, "had to be replaced", why, now)
 
     def silent(self, now: float) -> list[Life]:
         """Lives whose pulse has stopped."""
@@ -237,17 +275,16 @@ class Slots:
         """It is over. One that was asked to leave leaves no mark on its slot; SlotsSpent if this was one too many."""
         self._lives.pop((life.slot, life.number), None)
         self._note(life, "left" if life.phase is Phase.LEAVING else "died", now, why)
+        if life.phase is not Phase.LEAVING:
+            self._record(life, "died", why, now)
+
+    def _record(self, life: Life, what: str, why: str, now: float) -> None:
         slot = self._slots.get(life.slot)
-        if slot is None or life.phase is Phase.LEAVING:
+        if slot is None:
             return
-        if life.ready_since and now - life.ready_since >= self.settings.health_s:
-            slot.deaths = 0
-        slot.deaths += 1
-        slot.last_words = why
-        if slot.deaths > self.settings.max_restarts:
-            raise SlotsSpent(f"worker {slot.number} died {slot.deaths} times in a row; the last time {why}")
-        pause = self.settings.backoff_s * 2 ** (slot.deaths - 2) if slot.deaths > 1 else 0.0
-        slot.due = now + min(pause, self.settings.max_backoff_s)
+        slot.due = now + slot.record.add()
+        if slot.record.spent:
+            raise SlotsSpent(f"worker {slot.number} {what} {slot.record.deaths} times in a row; the last time {why}")
 
     def _note(self, life: Life, what: str, now: float, why: str = "") -> None:
         self.happenings.append(Happening(now, what, life.slot, life.number, why))

@@ -2,7 +2,7 @@
 
 On one machine everything goes over sockets in a directory of mode 0700, and the file system says who may connect. Over
 TCP everything is encrypted and the server proves itself by its key (CURVE), and each peer proves itself by a token in
-its first message. Whoever knows the token and the key is trusted; both go to workers by their environment.
+its first message. Whoever knows the token and the key is trusted; both go to workers in their order, by a pipe.
 """
 
 from __future__ import annotations
@@ -109,7 +109,14 @@ def bound(context: zmq.Context[zmq.Socket[bytes]], end: str, locks: Locks, *, pu
         socket.curve_secretkey = locks.secret_key.encode()
         socket.curve_publickey = locks.address.server_key.encode()
         socket.curve_server = True
-    socket.bind(f"tcp://{locks.bind}:{end.rpartition(':')[2]}" if locks.bind else end)
+    place = f"tcp://{locks.bind}:{end.rpartition(':')[2]}" if locks.bind else end
+    try:
+        socket.bind(place)
+    except zmq.ZMQError as error:
+        socket.close()
+        raise UsageError(
+            f"nobody can listen at {place}: {zmq.strerror(error.errno or 0)}; name another address"
+        ) from error
     if end.startswith("ipc://"):
         os.chmod(end.removeprefix("ipc://"), 0o600)
     return socket
