@@ -137,7 +137,7 @@ class Container:
         self._gates = []
 
     async def start(self, entrypoint):
-        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE}
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
         words = machine.make(*entrypoint)
         self._popen = subprocess.Popen(words, env=self.environment, bufsize=0, **pipes)  # noqa: ASYNC220 - returns at once.
         said = Output(os.dup(self._popen.stdout.fileno()))

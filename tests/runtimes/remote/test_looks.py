@@ -96,6 +96,18 @@ async def test_who_leaves_nothing_gets_the_box_used_again(box):
         assert differences(fresh, await box.inspect()) == []
 
 
+async def test_a_script_that_we_brought_is_no_change_until_somebody_changes_it(box, tmp_path):
+    script = tmp_path / "score.py"
+    script.write_text("print('scored')\n")
+    fresh = await box.inspect()
+    for _ in range(2):
+        assert (await box.run_script(script)).stdout == b"scored\n"
+        await box.reset()
+        assert differences(fresh, await box.inspect()) == []
+    found = await left_by(box, 'echo "print(1)" >> "$(find "$HOME/../scripts" -name score.py)"')
+    assert "/scripts is new" in found
+
+
 def test_two_boxes_of_one_image_differ_only_in_what_was_left():
     one = BoxState(processes=("agent 1", "sshd"), ports=("tcp 22",), environment={"HOSTNAME": "one", "A": "a"})
     two = BoxState(processes=("agent 2", "sshd"), ports=("tcp 22",), environment={"HOSTNAME": "two", "A": "a"})

@@ -69,7 +69,8 @@ class Generation:
         self._link = PrimeLink(client, sandbox_id, lifetime)
         self.shell: RemoteShell = before.shell if before else RemoteShell(self._link, config.directory, config.workdir)
         place = f"{config.directory}/scripts"
-        self.scripts = RemoteScripts(self._run_script, self.shell.write, self.shell.note_scripts, place, slots)
+        note = None if config.reset_is_a_start else self.shell.note_scripts
+        self.scripts = RemoteScripts(self._run_script, self.shell.write, note, place, slots)
         self.inbox = Inbox(self._open_carrier, self._bring_programs, self.check)
         self._ports: set[int] = set()
         self._exposing = asyncio.Lock()
@@ -114,7 +115,7 @@ class Generation:
     async def settle(self) -> None:
         """Bring what a fresh box needs. What it was born with is looked at where the next box will be another one."""
         await self.shell.install()
-        if self._config.reset == "replace":
+        if self._config.reset_is_a_start:
             self._born = await self.shell.inspect(Watch())
 
     async def inspect(self) -> BoxState:

@@ -54,9 +54,9 @@ fi
 
 class RemoteScripts:
     """The scripts of one box. `directory` lies in the box, outside of what a reset empties. `note` is called whenever
-    something was brought there, so that what others change in it is known from it."""
+    something was brought there, so that what others change in it is known from it; None where nothing of it is kept."""
 
-    def __init__(self, run: Run, write: Write, note: Note, directory: str, slots: CpuSlots) -> None:
+    def __init__(self, run: Run, write: Write, note: Note | None, directory: str, slots: CpuSlots) -> None:
         self._run = run
         self._write = write
         self._note = note
@@ -135,7 +135,8 @@ class RemoteScripts:
     async def _bring(self, key: str, name: str, content: bytes) -> str:
         place = f"{self._directory}/{key}/{name}"
         await self._write(place, content)
-        await self._note()
+        if self._note is not None:
+            await self._note()
         return place
 
     async def _build(self, needs: Needs) -> str:
@@ -146,9 +147,10 @@ class RemoteScripts:
             lines = result.stderr.decode("utf-8", "replace").strip().splitlines()[-_LAST_LINES:]
             what = shlex.join(needs.dependencies) or needs.requires_python
             raise RuntimeFault("\n".join([f"no interpreter for {what} could be made in the box:", *lines]))
-        # Its first start leaves byte code behind, which then is no change any more.
-        await self._run([f"{place}/bin/python", "-c", "pass"], {}, b"", _FIRST_START_S)
-        await self._note()
+        if self._note is not None:
+            # Its first start leaves byte code behind, which then is no change any more.
+            await self._run([f"{place}/bin/python", "-c", "pass"], {}, b"", _FIRST_START_S)
+            await self._note()
         return f"{place}/bin/python"
 
 

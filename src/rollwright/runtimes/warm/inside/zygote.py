@@ -225,7 +225,7 @@ class Server:
             self.script.go_on()
         except loading.Refused as refusal:
             self.refusal = str(refusal)
-        settle()
+        settle(whole=self.script.steps is None)
         if self.script.steps is None and self.collapsed:
             seating.collapse_pages()
         self._send(b"Y", 0, json.dumps(loading.known()).encode())
@@ -307,13 +307,18 @@ class Server:
         self.channel.send(_HEAD.pack(kind, call) + body)
 
 
-def settle():
-    """After something was loaded: put back what a fresh interpreter has, and leave nothing for children to do."""
+def settle(whole):
+    """After something was loaded: put back what a fresh interpreter has, and leave nothing for children to do.
+
+    While a warmup is not done as a `whole`, calls wait: the little garbage of the first steps stays until the last.
+    """
     ending.restore_signals()
     sys.stdout.flush()
     sys.stderr.flush()
+    if whole:
+        gc.unfreeze()
+        gc.collect()
     # Frozen, no later collection touches the pages that all children share.
-    gc.collect()
     gc.freeze()
 
 
@@ -332,7 +337,7 @@ def main(words):
     except loading.Refused as refusal:
         channel.send(_HEAD.pack(b"N", 0) + str(refusal).encode())
         return
-    settle()
+    settle(whole=script.steps is None)
     channel.send(_HEAD.pack(b"Y", 0) + json.dumps(loading.known()).encode())
     server = Server(channel, script)
     try:
