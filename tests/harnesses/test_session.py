@@ -6,7 +6,7 @@ import pytest
 
 from ears import Keeping, asked_for, played
 from rollwright.engines.function import FunctionEngine
-from rollwright.harnesses import Limits, Refusal, Session
+from rollwright.harnesses import Limits, Refusal, Session, conversations
 from rollwright.traces import LiveTrace
 from rollwright.wire import (
     End,
@@ -227,7 +227,7 @@ async def test_interleaved_conversations_are_found_without_a_search():
     session = session_of(lambda call: f"{call.messages[0].text}{len(call.messages)}", trace)
     histories = [[system(name), user("begin")] for name in "abc"]
     searched = []
-    trace.match, match = lambda messages: (searched.append(len(messages)), match(messages))[1], trace.match
+    trace.follow, follow = lambda nodes, said: (searched.append(len(said)), follow(nodes, said))[1], trace.follow
     for _ in range(5):
         for history in histories:
             turn = await session.ask(ModelCall("any", tuple(history)))
@@ -245,3 +245,27 @@ async def test_the_tools_of_a_program_are_on_record_once():
         turn = await session.ask(ModelCall("any", (user("go"),), tools))
         await turn.complete()
     assert [tool.name for tool in trace.tools] == ["a", "b"]
+
+
+def test_a_long_history_is_found_and_recorded_in_steps(monkeypatch):
+    """Whatever is put on record in between, and wherever the recorded part of it ends."""
+    monkeypatch.setattr(conversations, "_AT_ONCE", 3)
+    for known in range(8):
+        trace, other = LiveTrace("t", 0), LiveTrace("t", 0)
+        told = tuple(user(f"word {number}") for number in range(7))
+        for one in (trace, other):
+            one.extend(-1, told[:known])
+        steps = conversations.Heads(trace).steps_to_resume(told)
+        yields = 0
+        while True:
+            try:
+                next(steps)
+            except StopIteration as done:
+                conversation = done.value
+                break
+            yields += 1
+            trace.extend(-1, told[: yields + 2])
+        assert yields >= 1
+        assert trace.path(conversation.tip) == conversation.messages == told
+        assert other.path(conversations.Heads(other).resume(told).tip) == told
+        assert " 7 messages" in repr(trace)

@@ -71,7 +71,7 @@ def test_every_branch_is_what_the_engine_saw_and_sampled(story):
         seen.append((prompt, sampled))
         path = (*path, *words, assistant(answer))
         assert live.path(node) == path
-        assert live.match(path)[1] == len(path)
+        assert live.follow([-1], path)[1] == len(path)
         tips.append((node, path, prompt + sampled))
     trace = live.freeze(Stop.FINISHED)
     for number, (prompt, sampled) in enumerate(seen):

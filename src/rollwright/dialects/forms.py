@@ -19,7 +19,7 @@ from .images import Images, split_data_url
 T = TypeVar("T")
 
 
-class Group(NamedTuple):
+class Group(Struct, frozen=True, gc=False):
     """Some elements of the list, and the messages that they are."""
 
     elements: int
@@ -65,6 +65,9 @@ class Noted(NamedTuple):
     image: Image
 
 
+_NOTHING_NOTED: Sequence[Noted] = ()
+
+
 class Around:
     """What the reader of an element asks for: a place for images, and what the model has said before."""
 
@@ -82,8 +85,10 @@ class Around:
     def image_at(self, url: str) -> Image:
         return self.image(*split_data_url(url))
 
-    def take_noted(self) -> list[Noted]:
+    def take_noted(self) -> Sequence[Noted]:
         """The large images that were read since this was asked last, in order."""
+        if not self._noted:
+            return _NOTHING_NOTED
         noted, self._noted = self._noted, []
         return noted
 

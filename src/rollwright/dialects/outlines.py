@@ -25,6 +25,7 @@ _OPENING = re.compile(rb"[ \t\n\r]*\{")
 _KEY = re.compile(rb'[ \t\n\r]*("(?:[^"\\]|\\.)*")[ \t\n\r]*:[ \t\n\r]*', re.DOTALL)
 _GAP = re.compile(rb"[ \t\n\r]*,?[ \t\n\r]*")
 _AT_BYTE = re.compile(r"\(byte (\d+)\)")
+_LISTED_AT_ONCE = 8 * STEP_ELEMENTS
 # A name that no request has, for the list that is read from a border. Nobody outside learns it.
 _REST = secrets.token_hex(16)
 
@@ -39,11 +40,13 @@ class Outline(NamedTuple):
     """Where each element ends. The next one begins with the comma between them."""
     after: bytes
     """All from the bracket that closes the list."""
+    texts: list[bytes]
+    """The body from the border on that was read from, in one piece or in slices that end with elements."""
 
 
 def outline(body: bytes, field: str, what: str) -> Steps[Outline]:
     """The outline of a whole body. A `field` that is no list is no failure: it belongs to what follows."""
-    _check_text(body, 0, what)
+    check_text(body, 0, what)
     large = len(body) > STEP_BYTES
     if large:
         yield
@@ -54,35 +57,44 @@ def outline(body: bytes, field: str, what: str) -> Steps[Outline]:
     if value is None:
         raise WireError(f"{what} does not parse: Object missing required field `{field}`")
     if bytes(memoryview(value)[:1]) != b"[":
-        return Outline(b"", [], [], body)
+        return Outline(b"", [], [], body, [])
     begin = _value_of(body, fields, field, what) + 1
     elements = read(_ELEMENTS, value, what)
     if large:
         yield
-    return (yield from _listed(body[:begin], body, begin, 0, elements))
+    return (yield from _listed(body[:begin], body, begin, body[begin:], begin, elements))
 
 
 def outline_rest(head: bytes, rest: bytes, at: int, what: str) -> Steps[Outline]:
     """The outline from a border of the list: after its opening bracket or after one of its elements. `rest` is what
     stands from there, and `at` the offset of the border."""
-    _check_text(rest, at, what)
+    check_text(rest, at, what)
+    large = len(rest) > STEP_BYTES
     before = b'{"%b":[' % _REST.encode() if at == len(head) else b'{"%b":[{}' % _REST.encode()
     text = before + rest
-    shift = at - len(before)
+    if large:
+        yield
     try:
         value = read(_FIELDS, text, what)[_REST]
+        if large:
+            yield
         elements = read(_ELEMENTS, value, what)
     except WireError as error:
-        told = _AT_BYTE.sub(lambda found: f"(byte {int(found[1]) + shift})", str(error))
+        told = _AT_BYTE.sub(lambda found: f"(byte {int(found[1]) + at - len(before)})", str(error))
         raise WireError(told) from error
     if at != len(head):
         del elements[0]
-    if len(rest) > STEP_BYTES:
+    if large:
         yield
-    return (yield from _listed(head, text, len(before), shift, elements))
+    return (yield from _listed(head, rest, 0, rest, at, elements))
 
 
-def _check_text(body: bytes, shift: int, what: str) -> None:
+def comes_after(drawn: Outline, field: str, what: str) -> bool:
+    """Whether a field stands behind the list."""
+    return field.encode() in drawn.after and field in read(_FIELDS, b'{"":[%b' % drawn.after, what)
+
+
+def check_text(body: bytes, shift: int, what: str) -> None:
     """The JSON reader passes over fields that nobody asks for without looking at their text, and we hand them on."""
     if body.isascii():
         return
@@ -111,14 +123,26 @@ def named_twice(what: str) -> WireError:
     return WireError(f"{what} names a field twice, so that readers would not agree on what it says")
 
 
-def _listed(head: bytes, text: bytes, at: int, shift: int, elements: list[msgspec.Raw]) -> Steps[Outline]:
+def _listed(head: bytes, text: bytes, begin: int, rest: bytes, at: int, elements: list[msgspec.Raw]) -> Steps[Outline]:
+    """The elements stand in `text` from `begin` on, which is the offset `at` of the body; `rest` is all from there."""
     ends: list[int] = []
-    for element in elements:
-        at = _after_gap(text, at) + len(memoryview(element))
-        ends.append(at + shift)
-        if not len(ends) % (8 * STEP_ELEMENTS):
+    for first in range(0, len(elements), _LISTED_AT_ONCE):
+        if first:
             yield
-    return Outline(head, elements, ends, text[_after_gap(text, at) :])
+        read_to = ends[-1] - at if ends else 0
+        ends += ends_of(text, begin + read_to, at + read_to, elements[first : first + _LISTED_AT_ONCE])
+    last = ends[-1] - at if ends else 0
+    return Outline(head, elements, ends, text[_after_gap(text, begin + last) :], [rest])
+
+
+def ends_of(text: bytes, begin: int, at: int, elements: list[msgspec.Raw]) -> list[int]:
+    """Where elements end that stand in `text` from `begin` on, which is the offset `at` of the body."""
+    ends = []
+    here = begin
+    for element in elements:
+        here = _after_gap(text, here) + len(memoryview(element))
+        ends.append(here + at - begin)
+    return ends
 
 
 def _after_gap(text: bytes, at: int) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+
+from msgspec import Struct
 
 from rollwright.wire import ModelCall
 
@@ -13,12 +15,15 @@ from .sources import Listing, Written
 from .steps import STEP_BYTES, STEP_ELEMENTS, Steps, at_once
 
 
-class Chapter(NamedTuple):
-    """A group with its text."""
+class Chapter(Struct, frozen=True, gc=False):
+    """A group with its text. Like all that there is one of per message, it is nothing that collections look at."""
 
     raw: bytes
     group: Group
-    noted: list[Noted]
+    noted: Sequence[Noted]
+
+    def add_to(self, listing: Listing) -> None:
+        listing.add(self.raw, self.group, self.noted)
 
 
 def read_request(form: Form, body: bytes, images: Images) -> ModelCall:
@@ -26,8 +31,8 @@ def read_request(form: Form, body: bytes, images: Images) -> ModelCall:
     drawn = at_once(outline(body, form.field, form.what))
     settings = form.settings(outer_of(drawn))
     listing = Listing(drawn.head)
-    for chapter in at_once(chapters(form, drawn, body[len(drawn.head) :], len(drawn.head), 0, Around(images))):
-        listing.add(*chapter)
+    for chapter in at_once(chapters(form, drawn, len(drawn.head), 0, Around(images))):
+        chapter.add_to(listing)
     return call_of(form, listing, settings)
 
 
@@ -36,21 +41,43 @@ def outer_of(drawn: Outline) -> bytes:
     return drawn.head + drawn.after
 
 
-def chapters(form: Form, drawn: Outline, rest: bytes, at: int, first: int, around: Around) -> Steps[list[Chapter]]:
-    """The groups of an outline. `rest` is the body from its offset `at` on, which is the border that the outline begins
-    at; the first element there has the index `first` in the list."""
+def chapters(form: Form, drawn: Outline, at: int, first: int, around: Around) -> Steps[list[Chapter]]:
+    """The groups of an outline, which begins at the offset `at` of the body; the first element there has the index
+    `first` in the list."""
     found: list[Chapter] = []
-    begin, number = at, 0
+    text = _Text(drawn.texts, at)
+    number = 0
     rested_at, rested_number = at, 0
     for group in form.groups(drawn.elements, first, around):
         number += group.elements
         end = drawn.ends[number - 1]
-        found.append(Chapter(rest[begin - at : end - at], group, around.take_noted()))
-        begin = end
+        if end - text.at > STEP_BYTES:
+            # One that is so long is read in one step and copied in another.
+            yield
+        found.append(Chapter(text.up_to(end), group, around.take_noted()))
         if end - rested_at > STEP_BYTES or number - rested_number > STEP_ELEMENTS:
             rested_at, rested_number = end, number
             yield
     return found
+
+
+class _Text:
+    """A text in slices, read from one offset to the next."""
+
+    def __init__(self, texts: list[bytes], at: int) -> None:
+        self._texts = iter(texts)
+        self._slice = b""
+        self._begins = self.at = at
+
+    def up_to(self, end: int) -> bytes:
+        pieces = []
+        while end > self._begins + len(self._slice):
+            pieces.append(self._slice[self.at - self._begins :])
+            self.at = self._begins = self._begins + len(self._slice)
+            self._slice = next(self._texts)
+        pieces.append(self._slice[self.at - self._begins : end - self._begins])
+        self.at = end
+        return b"".join(pieces)
 
 
 def call_of(form: Form, listing: Listing, settings: Settings) -> ModelCall:

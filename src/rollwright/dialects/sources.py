@@ -14,6 +14,7 @@ from operator import is_
 from typing import Any, NamedTuple
 
 import orjson
+from msgspec import Struct
 
 from rollwright.wire import Image, Message, ModelCall, Source
 
@@ -35,7 +36,7 @@ class Hole(NamedTuple):
     image: Image
 
 
-class Mark(NamedTuple):
+class Mark(Struct, frozen=True, gc=False):
     """How far everything is after a group of elements."""
 
     end: int

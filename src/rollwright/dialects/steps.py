@@ -3,6 +3,7 @@ Short work yields nothing, so it costs no more than a call."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Generator
 from typing import TypeVar
 
@@ -23,3 +24,14 @@ def at_once(steps: Steps[T]) -> T:
         except StopIteration as done:
             value: T = done.value
             return value
+
+
+async def in_turns(steps: Steps[T]) -> T:
+    """All steps, and others have their turn in between."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            value: T = done.value
+            return value
+        await asyncio.sleep(0)

@@ -19,8 +19,8 @@ from .answers import Answers
 from .forms import Around, Form, Settings
 from .images import Images
 from .matching import Match
-from .outlines import outline, outline_rest
-from .reading import call_of, chapters, outer_of
+from .reading import Chapter, call_of, chapters, outer_of
+from .slices import Feed, outline_in_slices, outline_rest_in_slices
 from .sources import Listing
 from .steps import STEP_ELEMENTS, Steps, at_once
 
@@ -89,43 +89,39 @@ class Tails:
 
     # For intakes.
 
-    def _read_whole(self, form: Form, body: bytes) -> Steps[Reading]:
-        drawn = yield from outline(body, form.field, form.what)
+    def _read_whole(self, form: Form, feed: Feed) -> Steps[Reading]:
+        drawn = yield from outline_in_slices(feed, form.field, form.what)
         settings = self._settings_of(form, outer_of(drawn))
         around = Around(self._images, self._answers)
-        read = yield from chapters(form, drawn, body[len(drawn.head) :], len(drawn.head), 0, around)
+        read = yield from chapters(form, drawn, len(drawn.head), 0, around)
         listing = Listing(drawn.head)
         if not drawn.head:
             return Reading(call_of(form, listing, settings), 0)
-        # Nobody else knows of the new listing before it is whole.
-        for number, chapter in enumerate(read, 1):
-            listing.add(*chapter)
-            if not number % STEP_ELEMENTS:
-                yield
+        yield from _added(listing, read)
         return self._kept(form, listing, settings)
 
-    def _read_rest(self, form: Form, earlier: _Earlier, number: int, rest: bytes) -> Steps[Reading]:
-        """`rest` is the body from a mark of the earlier request on."""
+    def _read_rest(self, form: Form, earlier: _Earlier, number: int, feed: Feed) -> Steps[Reading]:
+        """`feed` is the body from a mark of the earlier request on."""
         mark, head = earlier.listing.marks[number], earlier.listing.head
-        drawn = yield from outline_rest(head, rest, mark.end, form.what)
+        drawn = yield from outline_rest_in_slices(head, feed, mark.end, form.what)
         settings = self._settings_of(form, outer_of(drawn))
         around = Around(self._images, self._answers)
-        read = yield from chapters(form, drawn, rest, mark.end, mark.elements, around)
-        opened = settings.opening == earlier.opening
-        # From here on in one go: another request may continue the same listing.
-        listing = self._continued(earlier, number)
-        for chapter in read:
-            listing.add(*chapter)
-        return self._kept(form, listing, settings, mark.messages if opened else -1)
+        read = yield from chapters(form, drawn, mark.end, mark.elements, around)
+        shared = mark.messages if settings.opening == earlier.opening else -1
+        # What is short is added to the listing itself and in one go, since another request may continue it as well;
+        # what is long, to a copy that nobody knows of before it is whole.
+        listing = self._continued(earlier, number, copied=len(read) > STEP_ELEMENTS)
+        yield from _added(listing, read)
+        return self._kept(form, listing, settings, shared)
 
-    def _continued(self, earlier: _Earlier, number: int) -> Listing:
+    def _continued(self, earlier: _Earlier, number: int, *, copied: bool) -> Listing:
         """A listing that ends at the mark, to be added to. What the earlier request has beyond it is forgotten if that
         is little, and else remains another conversation."""
         listing = earlier.listing
         lacking = listing.ends[-1] - listing.ends[number]
         if lacking <= _REPLACED_BYTES and earlier in self._earlier:
             self._earlier.remove(earlier)
-        return listing.up_to(number) if lacking else listing
+        return listing.up_to(number) if lacking or copied else listing
 
     def _kept(self, form: Form, listing: Listing, settings: Settings, shared: int = -1) -> Reading:
         self._earlier.append(_Earlier(form, listing, settings.opening))
@@ -148,6 +144,13 @@ class Tails:
             if known.opening == settings.opening:
                 return msgspec.structs.replace(settings, opening=known.opening)
         return settings
+
+
+def _added(listing: Listing, read: list[Chapter]) -> Steps[None]:
+    for number, chapter in enumerate(read):
+        if number and not number % STEP_ELEMENTS:
+            yield
+        chapter.add_to(listing)
 
 
 class Intake:
@@ -180,10 +183,8 @@ class Intake:
     def steps(self) -> Steps[Reading]:
         """The same, in steps if there is much to read: other requests may be read in between."""
         best = max(self._matches, key=lambda match: match[0].border, default=None)
-        kept = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
-        self._chunks.clear()
         if best is None or best[0].number < 0:
-            return (yield from self._tails._read_whole(self._form, kept))
+            return (yield from self._tails._read_whole(self._form, Feed(self._chunks)))
         match, earlier = best
-        rest = kept[match.border - self._kept_from :]
+        rest = Feed(self._chunks, match.border - self._kept_from)
         return (yield from self._tails._read_rest(self._form, earlier, match.number, rest))

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rollwright.dialects.steps import Steps, at_once
 from rollwright.traces import LiveTrace
 from rollwright.wire import Message
 
+_AT_ONCE = 4096
+"""Messages that are put on record in one step."""
 MAX_HEADS = 8
 """Conversations whose continuation is found without a search: a program's own, and those of its sub-agents."""
 
@@ -48,10 +51,18 @@ class Heads:
 
     def resume(self, messages: tuple[Message, ...]) -> Conversation:
         """The conversation that continues the longest recorded prefix of `messages`."""
+        return at_once(self.steps_to_resume(messages))
+
+    def steps_to_resume(self, messages: tuple[Message, ...]) -> Steps[Conversation]:
+        """The same, in steps where there is much that is new. What others put on record in between is no matter: each
+        message is looked for below the one before it."""
         conversation = Conversation(self._trace, ())
-        tip, covered = self._match(messages)
-        conversation.tip = self._trace.extend(tip, messages[covered:])
-        conversation.messages = messages
+        tip, covered = yield from self._match(messages)
+        for first in range(covered, len(messages), _AT_ONCE):
+            if first > covered:
+                yield
+            tip = self._trace.extend(tip, messages[first : first + _AT_ONCE])
+        conversation.tip, conversation.messages = tip, messages
         return conversation
 
     def remember(self, conversation: Conversation) -> None:
@@ -61,13 +72,23 @@ class Heads:
         self._newest.append(conversation)
         del self._newest[:-MAX_HEADS]
 
-    def _match(self, messages: tuple[Message, ...]) -> tuple[int, int]:
+    def _match(self, messages: tuple[Message, ...]) -> Steps[tuple[int, int]]:
         fitting = [head for head in reversed(self._newest) if _begins(messages, head.messages)]
         if not fitting:
-            return self._trace.match(messages)
+            return (yield from self._walk(messages))
         # A conversation that began with the same words later on is a shorter match, and would lose what came since.
         longest = max(fitting, key=lambda head: len(head.messages))
         return longest.tip, len(longest.messages)
+
+    def _walk(self, messages: tuple[Message, ...]) -> Steps[tuple[int, int]]:
+        nodes, covered = self._trace.follow([-1], messages[:_AT_ONCE])
+        while covered and not covered % _AT_ONCE and covered < len(messages):
+            yield
+            nodes, more = self._trace.follow(nodes, messages[covered : covered + _AT_ONCE])
+            covered += more
+            if not more:
+                break
+        return nodes[-1], covered
 
 
 def _begins(whole: tuple[Message, ...], part: tuple[Message, ...]) -> bool:

@@ -11,6 +11,7 @@ from typing import TypeVar
 import msgspec
 
 from rollwright.dialects import ImageHold
+from rollwright.dialects.steps import in_turns
 from rollwright.engines import Engine
 from rollwright.traces import LiveTrace
 from rollwright.wire import Message, ModelCall, ModelReply, RolloutError, Sampling, Stop
@@ -144,7 +145,9 @@ class Session:
             if verdict.messages != call.messages:
                 conversation = None
             call = verdict
-        return Turn(self, call, conversation or self.resume(call.messages), self._heads)
+        if conversation is None:
+            conversation = await in_turns(self._heads.steps_to_resume(call.messages))
+        return Turn(self, call, conversation, self._heads)
 
     async def count(self, asked: ModelCall) -> int | None:
         """How many tokens the prompt of a call would be; None where the engine does not know. Nothing is sampled and

@@ -9,8 +9,8 @@ from functools import partial
 import msgspec
 from aiohttp import web
 
-from rollwright.dialects import Dialect, Reading
-from rollwright.dialects.steps import Steps
+from rollwright.dialects import Dialect
+from rollwright.dialects.steps import in_turns
 from rollwright.engines import Ear, tell
 from rollwright.harnesses import Refusal, Turn, bare
 from rollwright.wire import End, ModelCall, ModelReply, RolloutError, WireError, events_of
@@ -54,7 +54,7 @@ class Carrier:
         intake = admission.tails.intake(dialect.form)
         try:
             await self._bodies.feed(request, intake.feed)
-            return (await _in_turns(intake.steps())).call
+            return (await in_turns(intake.steps())).call
         except WireError as error:
             raise Rejected(400, str(error)) from error
 
@@ -133,17 +133,6 @@ class Carrier:
         finally:
             outlet.close()
         return outlet
-
-
-async def _in_turns(steps: Steps[Reading]) -> Reading:
-    """Long requests are read a step at a time, and others have their turn in between."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as done:
-            reading: Reading = done.value
-            return reading
-        await asyncio.sleep(0)
 
 
 async def _asked(admission: Admission, call: ModelCall) -> Turn:

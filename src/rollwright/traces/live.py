@@ -92,16 +92,16 @@ class LiveTrace:
         self._tip = parent
         return parent
 
-    def match(self, messages: Sequence[Message]) -> tuple[int, int]:
-        """The longest prefix of `messages` that is on record: its newest node, and how many messages it covers."""
-        nodes = [-1]
+    def follow(self, nodes: list[int], messages: Sequence[Message]) -> tuple[list[int], int]:
+        """Go on from any of `nodes` (-1: from the root) along `messages`: all nodes that the longest recorded prefix
+        ends at, the newest last, and how many messages it covers."""
         for covered, message in enumerate(messages):
             # The same answer sampled twice is two nodes, and either may be the one that was continued.
             twins = [child for node in nodes for child in self._children.get((node, message), ())]
             if not twins:
-                return nodes[-1], covered
+                return nodes, covered
             nodes = twins
-        return nodes[-1], len(messages)
+        return nodes, len(messages)
 
     def show(self, tools: tuple[ToolSpec, ...]) -> None:
         """Put on record which tools the model is shown. A program has its own; each name is kept once."""

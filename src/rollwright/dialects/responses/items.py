@@ -8,7 +8,7 @@ part of a message; kinds that we do not know are refused by name.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -78,7 +78,7 @@ class ItemIn(Struct):
         return in_namespace(self.namespace, self.name)
 
 
-def read_items(items: list[ItemIn], around: Around) -> Iterator[Group]:
+def read_items(items: Sequence[ItemIn], around: Around) -> Iterator[Group]:
     """The conversation. What the model said in one go is one message, and one group with what stands within it."""
     at = 0
     while at < len(items):
@@ -87,7 +87,7 @@ def read_items(items: list[ItemIn], around: Around) -> Iterator[Group]:
         yield group
 
 
-def _read_said(items: list[ItemIn], at: int, around: Around) -> Group:
+def _read_said(items: Sequence[ItemIn], at: int, around: Around) -> Group:
     said: list[Part] = []
     outputs: list[Message] = []
     made: set[str] = set()
@@ -95,7 +95,8 @@ def _read_said(items: list[ItemIn], at: int, around: Around) -> Group:
     awaited: set[str] = set()
     """Calls of this answer that were not."""
     end = at
-    for item in items[at:]:
+    while end < len(items):
+        item = items[end]
         if item.is_said and (not outputs or item.called in awaited):
             said += _said(item, around)
             made.add(item.called)

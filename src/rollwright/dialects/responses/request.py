@@ -75,8 +75,26 @@ class ResponsesForm:
         )
 
     def groups(self, elements: Sequence[Raw], first: int, around: Around) -> Iterator[Group]:
-        items = [read_element(ITEM_DECODER, element, self, index) for index, element in enumerate(elements, first)]
-        return read_items(items, around)
+        return read_items(_Items(elements, first, self), around)
+
+
+class _Items(Sequence[ItemIn]):
+    """Items that are read one after the other, when they are asked for; the last one is remembered."""
+
+    def __init__(self, elements: Sequence[Raw], first: int, form: ResponsesForm) -> None:
+        self._elements = elements
+        self._first = first
+        self._form = form
+        self._last = -1
+
+    def __len__(self) -> int:
+        return len(self._elements)
+
+    def __getitem__(self, index: Any) -> Any:
+        if index != self._last:
+            self._item = read_element(ITEM_DECODER, self._elements[index], self._form, self._first + index)
+            self._last = index
+        return self._item
 
 
 FORM = ResponsesForm()
