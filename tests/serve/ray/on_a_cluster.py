@@ -5,6 +5,7 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -153,8 +154,20 @@ async def scenario(cluster, victim, add_node, directory: Path) -> dict:
         }
 
 
+def evaluation(cluster, directory: Path) -> dict:
+    """`rollwright eval` with its workers on the cluster."""
+    words = "eval gsm8k --engine scripted -n 4 -r 2 --workers 2 --launcher ray --address tcp://127.0.0.1:0 --json"
+    small = "--ray.slice-workers 2 --ray.worker-memory-mb 200"
+    place = ["--ray.cluster", cluster.address, "-o", str(directory / "run")]
+    command = [sys.executable, "-m", "rollwright", *words.split(), *small.split(), *place]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    say(run.stderr)
+    return json.loads(run.stdout)
+
+
 def main() -> None:
     directory = Path(sys.argv[1])
+    evaluates = sys.argv[2:] == ["eval"]
     loopback.enter()
     # Ray would start a Python process per CPU in advance, which nobody uses here.
     os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_enable_worker_prestart="0", RAY_prestart_worker_first_driver="0")
@@ -166,7 +179,10 @@ def main() -> None:
     try:
         victim = cluster.add_node(wait=False, **size)
         say("a second node is up")
-        found = asyncio.run(scenario(cluster, victim, lambda: cluster.add_node(wait=False, **size), directory))
+        if evaluates:
+            found = evaluation(cluster, directory)
+        else:
+            found = asyncio.run(scenario(cluster, victim, lambda: cluster.add_node(wait=False, **size), directory))
     finally:
         say("closing")
         cluster.shutdown()

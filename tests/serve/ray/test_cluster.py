@@ -7,6 +7,7 @@ import select
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,15 +25,15 @@ def own_network() -> bool:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, timeout=60).returncode == 0
 
 
-@needs_ray
-def test_a_node_dies_in_mid_run_and_another_joins(tmp_path):
+def on_a_cluster(directory: Path, *words: str) -> dict[str, Any]:
+    """What the program saw."""
     if not own_network():
         pytest.skip("Ray listens on every interface, and the kernel gives this process no network of its own")
     places = os.pathsep.join(
         [str(HERE), str(HERE.parent), str(HERE.parent / "hosts"), os.environ.get("PYTHONPATH", "")]
     )
     run = subprocess.run(
-        [sys.executable, str(HERE / "on_a_cluster.py"), str(tmp_path)],
+        [sys.executable, str(HERE / "on_a_cluster.py"), str(directory), *words],
         capture_output=True,
         text=True,
         timeout=600,
@@ -40,8 +41,22 @@ def test_a_node_dies_in_mid_run_and_another_joins(tmp_path):
         env={**os.environ, "PYTHONPATH": places},
     )
     assert run.returncode == 0, run.stderr[-8000:]
-    seen = json.loads(run.stdout.splitlines()[-1])
+    seen: dict[str, Any] = json.loads(run.stdout.splitlines()[-1])
     assert seen["interfaces"] == ["lo"]
+    assert seen["left"] == 0
+    return seen
+
+
+@needs_ray
+@pytest.mark.soak
+def test_an_evaluation_has_its_workers_on_the_cluster(tmp_path):
+    seen = on_a_cluster(tmp_path, "eval")
+    assert (seen["finished"], seen["failed"], seen["reward_mean"]) == (8, 0, 1.0)
+
+
+@needs_ray
+def test_a_node_dies_in_mid_run_and_another_joins(tmp_path):
+    seen = on_a_cluster(tmp_path)
     assert seen["encrypted"]
     # Two nodes have room for four workers; the two others wait, and are neither failures nor dead.
     assert (seen["before"], seen["doomed"]) == (4, 2)
@@ -53,7 +68,6 @@ def test_a_node_dies_in_mid_run_and_another_joins(tmp_path):
     assert (seen["after"], seen["crashed"]) == (4, 2)
     # The driver died with the broker, and its actors with it: the next broker has room for its own.
     assert (seen["restarts"], seen["last"]) == (1, 1000)
-    assert seen["left"] == 0
 
 
 def ask_for_room(launcher) -> None:
