@@ -102,7 +102,6 @@ class Books:
         self._weights: Counter[Peer] = Counter()
         self._seats: dict[Peer, Seat] = {}
         self._berths: Berths[Seat] = Berths()
-        self._affinity: OrderedDict[tuple[Peer, str], Peer] = OrderedDict()
         self._deadlines: Deadlines[Request] = Deadlines()
         self._next_ticket = 0
         self.failing = ""
@@ -284,7 +283,7 @@ class Books:
         letters: list[Letter] = []
         while self._queue:
             request = next(iter(self._queue))
-            seat = self._choose(request)
+            seat = self._berths.roomiest(request.weight)
             if seat is None:
                 break
             del self._queue[request]
@@ -292,20 +291,6 @@ class Books:
             letters.append(self._hand_over(request, seat, now))
             letters += [self._withdrawal(request, position) for position in sorted(request.withdrawn)]
         return letters
-
-    def _choose(self, request: Request) -> Seat | None:
-        key = (request.client, request.asked.affinity)
-        if request.asked.affinity:
-            favourite = self._seats.get(self._affinity.get(key, b""))
-            if favourite is not None and favourite.open and _has_room(favourite, request):
-                return favourite
-        chosen = self._berths.roomiest(request.weight)
-        if chosen is not None and request.asked.affinity:
-            self._affinity[key] = chosen.peer
-            self._affinity.move_to_end(key)
-            while len(self._affinity) > self.bounds.queue:
-                self._affinity.popitem(last=False)
-        return chosen
 
     def _hand_over(self, request: Request, seat: Seat, now: float) -> Letter:
         self._next_ticket += 1
@@ -381,11 +366,6 @@ class Books:
             "clients": len(self._by_client),
             "counts": dict(self.counts),
         }
-
-
-def _has_room(seat: Seat, request: Request) -> bool:
-    # A group that is larger than a worker's capacity runs alone on it rather than never.
-    return seat.load + request.weight <= seat.capacity or not seat.held
 
 
 def _outcome(last: Part | Done | Failed | None) -> str:
