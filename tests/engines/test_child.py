@@ -1,23 +1,28 @@
-"""A child of any kind: its words are kept within a bound, its death is told, its end is not torn by a cancellation."""
+"""A child of any kind: its words are kept within a bound and passed on in whole lines, its death is told, its end is
+not torn by a cancellation."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
 import sys
+from collections.abc import Callable
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from rollwright.engines.child import Child
+from rollwright.engines.child import MAX_LINE_BYTES, Child, WholeLines
 
 IDLE = "import sys; sys.stdin.read()"
+STAMMERER = "import os; [os.write(2, letter) for letter in (b'ab', b'cd', b'\\nef', b'g')]"
 TALKER = "import os; os.write(2, '\\n'.join(map(str, range(1000))).encode()); os._exit(7)"
 
 
-async def child_that(code: str, log_lines: int = 3) -> Child:
+async def child_that(code: str, log_lines: int = 3, heard: Callable[[str], None] | None = None) -> Child:
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdin=pipe, stderr=pipe)
-    return Child(process, "talker", log_lines=log_lines)
+    return Child(process, "talker", log_lines=log_lines, heard=heard)
 
 
 async def test_the_newest_words_of_the_dead_are_told() -> None:
@@ -46,3 +51,34 @@ async def test_an_end_that_is_cancelled_still_ends_the_child() -> None:
     with pytest.raises(asyncio.CancelledError):
         await ending
     assert not child.alive
+
+
+async def test_what_it_says_is_passed_on_in_whole_lines() -> None:
+    heard: list[str] = []
+    child = await child_that(STAMMERER, heard=heard.append)
+    try:
+        await asyncio.wait_for(child.died(), 20)
+        assert heard == ["abcd", "efg"]
+        assert child.last_words == "it said: abcd | efg"
+    finally:
+        await child.end()
+
+
+SAID = st.lists(st.sampled_from([b"", b"a", b"bc", b"x" * (MAX_LINE_BYTES - 1), b"y" * MAX_LINE_BYTES * 2]), max_size=6)
+
+
+@given(SAID, st.lists(st.integers(1, 3 * MAX_LINE_BYTES), max_size=8), st.booleans())
+def test_chunk_borders_change_no_line_and_nothing_is_held_without_bound(
+    lines: list[bytes], cuts: list[int], ended: bool
+) -> None:
+    data = b"\n".join(lines) + (b"\n" if ended else b"")
+    whole, reader, got = WholeLines(), WholeLines(), []
+    for size in [*cuts, len(data) + 1]:
+        got += reader.feed(data[:size])
+        data = data[size:]
+        assert len(reader._rest) <= MAX_LINE_BYTES
+    expected = whole.feed(b"\n".join(lines) + (b"\n" if ended else b""))
+    assert got == expected
+    assert reader.rest() == whole.rest()
+    assert b"".join([*got, *reader.rest()]) == b"".join(expected)
+    assert all(len(line) <= MAX_LINE_BYTES for line in got)

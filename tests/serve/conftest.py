@@ -20,7 +20,9 @@ def puppets(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HOSTS), os.environ.get("PYTHONPATH", "")]))
 
     @asynccontextmanager
-    async def opened(*, workers=1, capacity=8, host="puppet", address="", slots=None, client=None, **bounds):
+    async def opened(
+        *, workers=1, capacity=8, host="puppet", address="", slots=None, client=None, max_restarts=5, **bounds
+    ):
         settings = BrokerSettings(
             workers=workers,
             capacity=capacity,
@@ -30,7 +32,7 @@ def puppets(tmp_path, monkeypatch):
             **bounds,
         )
         async with (
-            serving(settings, address=address) as server,
+            serving(settings, address=address, max_restarts=max_restarts) as server,
             EnvClient(server.address, **(client or {})) as environment,
         ):
             yield server, environment

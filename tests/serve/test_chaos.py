@@ -29,14 +29,15 @@ async def ready_workers(client):
 
 
 async def strike(server, client, dice):
-    """One strike after the other, each when somebody is ready to be hit. Returns who was."""
-    hit = []
+    """One strike after the other, each when somebody is ready whom none has hit. Returns who was there to be hit."""
+    hit, struck = [], set()
     for what, how in dice.sample(STRIKES, len(STRIKES)):
         async with asyncio.timeout(60):
-            while not (found := await ready_workers(client)):
+            while not (found := [pid for pid in await ready_workers(client) if pid not in struck]):
                 await asyncio.sleep(0.05)
         hit += found
         victim = server.broker_pid if what == "broker" else dice.choice(found)
+        struck.update(found if what == "broker" else [victim])
         with contextlib.suppress(ProcessLookupError):
             os.kill(victim, how)
     return hit

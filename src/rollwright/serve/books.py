@@ -30,7 +30,6 @@ class Books:
         self._weights: Counter[Peer] = Counter()
         self._seats: dict[Peer, Seat] = {}
         self._berths: Berths[Seat] = Berths()
-        self._affinity: OrderedDict[tuple[Peer, str], Peer] = OrderedDict()
         self._deadlines: Deadlines[Request] = Deadlines()
         self._next_ticket = 0
         self.failing = ""
@@ -234,27 +233,13 @@ class Books:
         """Give what waits to those who have room, the oldest first."""
         letters: list[Letter] = []
         while (request := self._waiting.first()) is not None:
-            seat = self._choose(request)
+            seat = self._berths.roomiest(request.weight)
             if seat is None:
                 break
             self._waiting.remove(request)
             letters.append(self._hand_over(request, seat, now))
             letters += [self._withdrawal(request, position) for position in sorted(request.withdrawn)]
         return letters
-
-    def _choose(self, request: Request) -> Seat | None:
-        key = (request.client, request.asked.affinity)
-        if request.asked.affinity:
-            favourite = self._seats.get(self._affinity.get(key, b""))
-            if favourite is not None and favourite.open and _has_room(favourite, request):
-                return favourite
-        chosen = self._berths.roomiest(request.weight)
-        if chosen is not None and request.asked.affinity:
-            self._affinity[key] = chosen.peer
-            self._affinity.move_to_end(key)
-            while len(self._affinity) > self.bounds.queue:
-                self._affinity.popitem(last=False)
-        return chosen
 
     def _hand_over(self, request: Request, seat: Seat, now: float) -> Letter:
         self._next_ticket += 1
@@ -312,11 +297,6 @@ class Books:
             "clients": len(self._by_client),
             "counts": dict(self.counts),
         }
-
-
-def _has_room(seat: Seat, request: Request) -> bool:
-    # A group that is larger than a worker's capacity runs alone on it rather than never.
-    return seat.load + request.weight <= seat.capacity or not seat.held
 
 
 def _outcome(last: Part | Done | Failed | None) -> str:

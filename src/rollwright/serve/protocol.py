@@ -78,8 +78,6 @@ class Submit(Envelope, frozen=True):
     timeout_s: float
     broker: str
     """The life of the broker that it was sent to. What the network still carries after a rebirth is not run."""
-    affinity: str = ""
-    """Requests with the same word go to the same worker while it lives."""
     together: bool = False
     """Its rollouts are scored together, so a new attempt runs all of them; else only those that did not arrive."""
     retry: bool = True
