@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import weakref
 
 from orchestrator.call_trees import chat
 from orchestrator.test_orchestrate import TASKS, ScriptedServing, orchestrator, settings_for
-from rollwright.orchestrator.arriving import Arriving, arrays_bytes
+from rollwright.orchestrator.arriving import Arriving, arrays_bytes, arrays_of
 from rollwright.orchestrator.drafts import samples_of
+from rollwright.orchestrator.storage import let_go
 
 
 def bytes_of_a_group() -> int:
@@ -87,3 +89,17 @@ async def test_what_a_cancelled_group_left_to_a_thread_counts_until_the_thread_i
         report = await going
     assert report.dropped == {"cancelled": 2}
     assert (run.arriving.bytes, run.arriving.groups) == (0, 0)
+
+
+def test_memory_is_given_back_array_by_array():
+    """Freed at once, a group would hold the interpreter; the last array goes after all others."""
+    freed = []
+    traces = [chat(2), chat(3)]
+    arrays = [array for trace in traces for call in trace.calls for array in arrays_of(call.tokens)]
+    for place, array in enumerate(arrays):
+        weakref.finalize(array, lambda place=place: freed.append((place, len(traces))))
+    del arrays, array
+    let_go(traces)
+    # Each was freed after the traces were gone, so by its own turn and not with its trace.
+    assert freed == [(place, 0) for place in reversed(range(len(freed)))]
+    assert len(freed) == 15

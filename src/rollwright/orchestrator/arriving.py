@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from rollwright.wire import TokenSegment, Trace
+from rollwright.wire.arrays import AnyArray
 
 
 class Arriving:
@@ -40,9 +41,10 @@ class Arriving:
 
 def arrays_bytes(trace: Trace) -> int:
     """What the arrays of a trace take. One step per call, however long their tapes are."""
-    return sum(_bytes(call.tokens) for call in trace.calls if call.tokens is not None)
+    return sum(array.nbytes for call in trace.calls if call.tokens for array in arrays_of(call.tokens))
 
 
-def _bytes(tape: TokenSegment) -> int:
-    rows = tape.routing.rows.nbytes if tape.routing is not None else 0
-    return tape.ids.nbytes + tape.sampled.nbytes + tape.logprobs.nbytes + rows
+def arrays_of(tape: TokenSegment) -> tuple[AnyArray, ...]:
+    """All that is of the size of tokens."""
+    columns: tuple[AnyArray, ...] = (tape.ids, tape.sampled, tape.logprobs)
+    return columns if tape.routing is None else (*columns, tape.routing.rows)

@@ -165,6 +165,8 @@ class Planner:
             self.step,
             tuple(Pick(ready.group, ready.member, ready.advantage) for ready in picks),
             sum(ready.arrival.tokens for ready in picks),
+            sum(ready.arrival.trained_tokens for ready in picks),
+            max(ready.arrival.newest_version for ready in picks),
             tuple(ready.arrival.reward for ready in picks),
             tuple(max(trained_at - ready.arrival.oldest_version, 0) for ready in picks),
         )

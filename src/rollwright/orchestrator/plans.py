@@ -65,6 +65,9 @@ class Cut(msgspec.Struct, frozen=True):
     step: int
     picks: tuple[Pick, ...]
     tokens: int
+    trained_tokens: int
+    newest_version: int
+    """The newest policy version that sampled any of it."""
     rewards: tuple[float, ...]
     """Of each pick."""
     staleness: tuple[int, ...]

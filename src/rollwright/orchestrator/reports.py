@@ -117,7 +117,7 @@ class Reporter:
         collect_s = max(time.monotonic() - self._began - ship_s, 1e-9)
         report = StepReport(
             step=cut.step,
-            policy_version=0,
+            policy_version=cut.newest_version,
             dispatched=accounts.dispatched - before.dispatched,
             trained=accounts.trained - before.trained,
             dropped=dict(Counter(accounts.dropped) - Counter(before.dropped)),
@@ -125,7 +125,7 @@ class Reporter:
             caught=dict(caught - self._caught),
             samples=0,
             tokens=cut.tokens,
-            trained_tokens=0,
+            trained_tokens=cut.trained_tokens,
             tokens_per_s=cut.tokens / (collect_s + ship_s),
             reward_mean=float(np.mean(cut.rewards)),
             reward_std=float(np.std(cut.rewards)),
@@ -160,13 +160,8 @@ class Reporter:
         }
 
     def write(self, report: StepReport, batch: Batch) -> StepReport:
-        """Blocking, and of the size of tokens: counts those that are trained, and appends to the metrics."""
-        report = msgspec.structs.replace(
-            report,
-            policy_version=batch.policy_version,
-            samples=len(batch.samples),
-            trained_tokens=sum(int(np.count_nonzero(sample.mask)) for sample in batch.samples),
-        )
+        """Blocking: appends to the metrics."""
+        report = msgspec.structs.replace(report, samples=len(batch.samples))
         self._totals += (report.samples, report.tokens, report.trained_tokens)
         self._steps = report.step
         with open(self._directory / "metrics.jsonl", "ab") as file:

@@ -20,6 +20,7 @@ import msgspec
 from rollwright.wire import Trace, UsageError
 from rollwright.wire.durable import hold_directory
 
+from .arriving import arrays_of
 from .batches import Batch
 from .checkpoints import Checkpoint, load_checkpoint, save_checkpoint
 from .filters import RolloutFilters
@@ -96,7 +97,7 @@ class Storage:
             self._hold = -1
 
     def land(self, ticket: Ticket, traces: list[Trace]) -> Landed:
-        """Empties `traces`: giving back the memory of what came in takes up to 20 ms, which the loop must not spend."""
+        """Empties `traces`, so that the memory of what came in is given back here and not on the loop."""
         landed, members = land(
             ticket,
             traces,
@@ -105,17 +106,19 @@ class Storage:
             directory=self._groups,
             durable=self._durable,
         )
-        traces.clear()
+        let_go(traces)
         self._samples[ticket.number] = members
         return landed
 
     def batch(self, cut: Cut) -> Batch:
-        """Views of the groups' files, with the advantages that were found for them."""
+        """Views of the groups' files, with the advantages that were found for them. None of their pages is looked at:
+        the kernel may have dropped it, and whoever waits for the disk in Python makes everybody wait."""
         samples: list[Sample] = []
         for pick in cut.picks:
             members = self._samples[pick.group][pick.member]
             samples += [msgspec.structs.replace(sample, advantage=pick.advantage) for sample in members]
-        return Batch.of(cut.step, packed(samples, self._packing) if self._packing else samples)
+        whole = packed(samples, self._packing) if self._packing else samples
+        return Batch(cut.step, cut.newest_version, tuple(whole))
 
     def save(self, checkpoint: Checkpoint, released: Iterable[Landed]) -> None:
         """Put it on record, and only then let go of what it no longer refers to."""
@@ -126,6 +129,15 @@ class Storage:
     def forget(self, landed: Landed) -> None:
         self._samples.pop(landed.ticket.number, None)
         discard(landed)
+
+
+def let_go(traces: list[Trace]) -> None:
+    """Give back the memory of traces array by array. A group of 200 MB takes up to 20 ms, more where CPUs are scarce,
+    and whoever frees memory holds the interpreter meanwhile; between two arrays others have their turn."""
+    arrays = [array for trace in traces for call in trace.calls if call.tokens for array in arrays_of(call.tokens)]
+    traces.clear()
+    while arrays:
+        arrays.pop()
 
 
 def _members(batch: Batch, first_attempt: dict[int, int]) -> list[tuple[int, int]]:
