@@ -122,6 +122,14 @@ def test_one_that_grew_after_a_time_of_health_leaves_no_mark():
     assert slots._slots[0].record.deaths == 0
 
 
+def test_workers_that_grow_by_their_work_are_replaced_for_as_long_as_they_do_some():
+    slots = Slots(1, SlotSettings(memory_mb=100, max_restarts=0, health_s=60), 0.0)
+    for round in range(5):
+        life = ready(slots, round * 2.0)
+        slots.beat(life, 0.0, "", {"rss_mb": 101.0, "done": 1.0}, round * 2.0 + 1.0)
+        assert slots.overgrown() == [life]
+
+
 def test_a_pause_is_bounded_however_often_something_dies():
     record = Record(SlotSettings(max_restarts=10_000))
     assert [record.add() for _ in range(5000)][-1] == 30.0

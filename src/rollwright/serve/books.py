@@ -69,6 +69,11 @@ class Books:
             return Trouble.REFUSED, f"request {asked.request} is already here; a number names one request"
         if asked.rollouts < 1 or not asked.timeout_s > 0:
             return Trouble.REFUSED, "a request needs at least one rollout and a deadline in the future"
+        if asked.rollouts > min(self.bounds.window, self.bounds.queue):
+            most = min(self.bounds.window, self.bounds.queue)
+            return Trouble.REFUSED, f"it has {asked.rollouts} rollouts and {most} may be here at once; raise the window"
+        if size > self.bounds.queue_bytes:
+            return Trouble.REFUSED, f"it has {size} bytes, and {self.bounds.queue_bytes} may be here; raise queue_bytes"
         if self._weights[client] + asked.rollouts > self.bounds.window:
             return Trouble.OVERLOADED, f"the window of {self.bounds.window} rollouts is full"
         if self._waiting.rollouts + asked.rollouts > self.bounds.queue:

@@ -16,7 +16,7 @@ from typing import Any, Self
 import msgspec
 
 from rollwright.tasks import Task, hooks_of
-from rollwright.wire import Trace, WireError
+from rollwright.wire import Trace, UsageError, WireError
 from rollwright.wire.codec import Buffer, decode, encode
 
 from .link import Link
@@ -184,6 +184,8 @@ class EnvClient:
     ) -> list[Trace]:
         if self._closed:
             raise ServerLost("the client was closed")
+        if not timeout_s > 0:
+            raise UsageError(f"timeout_s is {timeout_s}; a deadline lies in the future")
         job = Job(task.id, tuple(attempts), tuple(earlier))
         together = bool(hooks_of(type(task)).group_rewards)
         deadline = asyncio.get_running_loop().time() + timeout_s
@@ -221,11 +223,15 @@ class EnvClient:
     def cancel_rollout(self, task: Task, attempt: int) -> bool:
         """End one rollout; the others of its group go on, and its trace says that it was cancelled. False if it was
         not asked for, or has come back."""
-        for number, pending in self._pending.items():
+        for pending in (*self._pending.values(), *self._turned_away):
             if pending.task_id == task.id and attempt in pending.attempts:
                 position = pending.attempts.index(attempt)
-                self._link.send(Withdraw(number, position))
-                return position not in pending.traces
+                if position in pending.traces:
+                    return False
+                pending.withdrawn.add(position)
+                if pending not in self._turned_away:
+                    self._link.send(Withdraw(pending.asked.request, position))
+                return True
         return False
 
     async def tell_policy(self, version: int, *, timeout_s: float = 60.0) -> None:
@@ -279,6 +285,12 @@ class EnvClient:
         except WireError as error:
             self._forget(pending)
             pending.fail(Unserved(f"{pending.asked.label} came back damaged: {error}"))
+            self._link.send(Cancel(parcel.said.request))
+        except (
+            Exception
+        ) as error:  # The border to the caller's listener: what it raises is its own, and ends its request.
+            self._forget(pending)
+            pending.fail(error)
             self._link.send(Cancel(parcel.said.request))
 
     def _apply(self, pending: Pending, parcel: Parcel) -> None:
@@ -360,6 +372,8 @@ class EnvClient:
         pending.life = self._link.life
         self._pending[pending.asked.request] = pending
         self._link.send(pending.asked, pending.frames)
+        for position in sorted(pending.withdrawn):
+            self._link.send(Withdraw(pending.asked.request, position))
 
     def _forget(self, pending: Pending) -> None:
         self._turned_away.discard(pending)

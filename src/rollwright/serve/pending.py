@@ -27,6 +27,8 @@ class Pending:
         """Of the link, when it was asked for: what came is counted against that life's budget."""
         self.refetched = 0
         """How often it was asked for again because a result could not be fetched."""
+        self.withdrawn: set[int] = set()
+        """Rollouts that the caller has cancelled; whoever runs it again is told so."""
         self.over: asyncio.Future[list[Trace]] = asyncio.get_running_loop().create_future()
 
     def part(self, position: int, trace: Trace, size: int) -> None:
@@ -41,7 +43,9 @@ class Pending:
         missing = [position for position in range(self.asked.rollouts) if position not in self.traces]
         if missing:
             raise WireError(f"{self.asked.label} is said to be done, but rollouts {missing} never came")
-        self.over.set_result(amend([self.traces[position] for position in range(self.asked.rollouts)], ending))
+        # A listener may have cancelled its own request.
+        if not self.over.done():
+            self.over.set_result(amend([self.traces[position] for position in range(self.asked.rollouts)], ending))
 
     def forget_parts(self) -> int:
         """All of it runs again. Returns the bytes that were held."""

@@ -4,8 +4,9 @@ A slot is a place for a worker; it has one life after the other. Three things ca
 different: it is dead (its process ended, or its pulse fell silent), its loop is stalled (the pulse goes on and says
 where the loop stands), or it has grown past its budget. A dead one is replaced after a pause that doubles with each
 death and is forgotten after a time of health; a stalled one only after `stall_limit_s`; a grown one is relieved: it
-gets no more work, its successor is started, and it goes when it has finished. One that grew before it was well for
-`health_s` is on its slot's record like a dead one, or workers that do not fit their budget would be started for ever.
+gets no more work, its successor is started, and it goes when it has finished. One that grew within `health_s` and had
+finished nothing is on its slot's record like a dead one, or workers that do not fit their budget would be started for
+ever.
 
 No two lives have the same number, whichever their slots: a worker that is still leaving is never taken for another.
 """
@@ -247,7 +248,7 @@ class Slots:
         well_s = life.well_s(now)
         why = f"it held {rss_mb:.0f} MB after {well_s:.0f} s, and slots.memory_mb allows {self.settings.memory_mb:g}"
         self._note(life, "relieved", now, why)
-        if well_s < self.settings.health_s:
+        if well_s < self.settings.health_s and not life.vitals.get("done"):
             self._record(life, "had to be replaced", why, now)
 
     def silent(self, now: float) -> list[Life]:

@@ -57,7 +57,8 @@ log = logging.getLogger("rollwright.serve.worker")
 
 MAX_ERROR_CHARS = 4000
 TICK_S = 0.5
-WITHDRAW_AGAIN_S, WITHDRAW_TRIES = 0.05, 20
+WITHDRAW_AGAIN_S, WITHDRAW_PAUSE_S = 0.05, 1.0
+"""A rollout that is not to be is looked for again after the first, and then less and less often up to the second."""
 QUIET_TICKS = 6
 """The broker speaks as often as we tick; so many ticks without a word mean that it is gone or has given us up."""
 
@@ -146,7 +147,7 @@ class Worker:
             self._probes.add(task)
             task.add_done_callback(self._probes.discard)
         elif isinstance(said, Withdraw):
-            self._withdraw(said, WITHDRAW_TRIES)
+            self._withdraw(said, WITHDRAW_AGAIN_S)
         elif isinstance(said, Policy):
             self._host.tell_policy(said.version)
         elif isinstance(said, Leave):
@@ -169,13 +170,14 @@ class Worker:
         self._running[said.ticket] = task
         task.add_done_callback(lambda _: self._over(said.ticket))
 
-    def _withdraw(self, said: Withdraw, tries: int) -> None:
-        """A rollout that has not begun yet is ended when it has."""
+    def _withdraw(self, said: Withdraw, again_s: float) -> None:
+        """A rollout that has not begun yet is ended when it has, however long that takes."""
         job = self._jobs.get(said.request)
         if job is not None and self._host.cancel(job, said.position):
             return
-        if said.request in self._running and tries:
-            asyncio.get_running_loop().call_later(WITHDRAW_AGAIN_S, self._withdraw, said, tries - 1)
+        if said.request in self._running:
+            later_s = min(2 * again_s, WITHDRAW_PAUSE_S)
+            asyncio.get_running_loop().call_later(again_s, self._withdraw, said, later_s)
 
     def _over(self, ticket: int) -> None:
         self._running.pop(ticket, None)
