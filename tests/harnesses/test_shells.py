@@ -41,8 +41,13 @@ class Box:
 
 
 async def unpacked(place):
-    with tarfile.open(await packed_bash()) as tar:
-        tar.extractall(place, filter="data")
+    archive = await packed_bash()
+
+    def unpack():
+        with tarfile.open(archive) as tar:
+            tar.extractall(place, filter="data")
+
+    await asyncio.to_thread(unpack)
     return place
 
 
