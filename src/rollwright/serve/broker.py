@@ -231,6 +231,7 @@ class Broker:
             messages = open_bundle(frames[1:], FromWorker)
         except WireError as error:
             log.warning("a worker said what is no message of ours: %s", error)
+            self._send(self._back, peer, Refused(Refusal.UNREADABLE, str(error)))
             return
         for said, carried in messages:
             self.crew.hear(peer, said, carried)

@@ -43,6 +43,7 @@ from .protocol import (
     Policy,
     Probe,
     Probed,
+    Refusal,
     Refused,
     Run,
     ToWorker,
@@ -154,8 +155,14 @@ class Worker:
             self._leaving = True
             self._leave_if_idle()
         elif isinstance(said, Refused):
+            self._refused(said)
+
+    def _refused(self, said: Refused) -> None:
+        if said.kind is Refusal.TURNED_AWAY:
             self.refused = said.reason
             self._left.set()
+        else:
+            log.warning("the broker could not make use of what we said: %s", said.reason)
 
     async def _probe(self, nonce: int) -> None:
         try:
