@@ -84,6 +84,13 @@ def said(kind: Any) -> str:
     return " or ".join(dict.fromkeys(_said_one(part) for part in _alternatives(kind)))
 
 
+def tags(kind: Any) -> list[str]:
+    """The kinds of tables that a list takes, by name."""
+    parts = [part for element in get_args(kind) for part in _alternatives(element)]
+    configs = (getattr(part, "__struct_config__", None) for part in parts)
+    return [str(config.tag) for config in configs if config is not None and config.tag is not None]
+
+
 def _said_one(kind: Any) -> str:
     if get_origin(kind) is Literal:
         return " or ".join(str(choice) for choice in get_args(kind))

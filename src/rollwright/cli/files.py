@@ -12,7 +12,7 @@ import msgspec
 from rollwright.wire import UsageError
 from rollwright.wire.hints import nearest
 
-from .fields import Setting, read, said
+from .fields import Setting, read, said, tags
 
 
 class Layer(msgspec.Struct, frozen=True):
@@ -50,8 +50,17 @@ def checked(layer: Layer, known: Mapping[str, Setting]) -> dict[str, Any]:
         try:
             found[key] = read(value, known[key], text=False)
         except msgspec.ValidationError as error:
-            raise UsageError(f"{layer.path}: {key} takes {said(known[key].type)}, not {value!r}") from error
+            raise UsageError(f"{layer.path}: {_refusal(key, value, known[key], str(error))}") from error
     return found
+
+
+def _refusal(key: str, value: Any, setting: Setting, error: str) -> str:
+    """In one sentence; inside a list of tables, such as [[filters]], it names the place."""
+    reason, _, place = error.partition(" - at `$")
+    if not isinstance(value, list) or not place:
+        return f"{key} takes {said(setting.type)}, not {value!r}"
+    kinds = f"; there is {', '.join(tags(setting.type))}" if place.endswith("kind`") else ""
+    return f"{key}{place.removesuffix('`')}: {reason[0].lower()}{reason[1:]}{kinds}"
 
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:
