@@ -8,7 +8,7 @@ is no longer the request's own is dropped and counted.
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from typing import Any
 
 from .berths import Berths
