@@ -27,6 +27,8 @@ from rollwright.tasks import Task, load_tasks, make_taskset
 from rollwright.telemetry import LoopLagMonitor, MemoryTrimmer, peak_rss_bytes, rss_bytes, run, started
 from rollwright.wire import Finish, Message, ModelCall, ModelReply, Stop, Text, ToolCall, Usage
 
+_STALL_S = 0.05
+
 
 class Door(msgspec.Struct):
     """A rollout that waits for its program."""
@@ -46,6 +48,8 @@ class Figures(msgspec.Struct):
     peak_mb: float
     rss_after_each_mb: list[float]
     """Resident memory as each rollout ended."""
+    stalls: list[str] = []
+    """How long the loop was away for over 50 ms, why, and where it was."""
 
 
 class Setup(msgspec.Struct):
@@ -95,6 +99,7 @@ class Worker:
         self._program = Program()
         self._after_each: list[float] = []
         self._cpu_s = time.process_time()
+        self._stalls = 0
 
     async def serve(self) -> None:
         limits = Limits(max_turns=None, timeout_s=3600.0)
@@ -105,7 +110,7 @@ class Worker:
                 relay = RelayConfig(base_url=self._setup.engine_url, max_connections=1024)
                 engine = await stack.enter_async_context(RelayEngine(relay, model="m"))
             await stack.enter_async_context(MemoryTrimmer())
-            lag = await stack.enter_async_context(LoopLagMonitor())
+            lag = await stack.enter_async_context(LoopLagMonitor(stall_over_s=_STALL_S))
             serving = await stack.enter_async_context(environment.serving(engine, "m"))
             started()
             listening = asyncio.create_task(self._listen(lag))
@@ -135,7 +140,10 @@ class Worker:
         seen, cpu_s = lag.take_interval(), time.process_time()
         cpu_s, self._cpu_s = cpu_s - self._cpu_s, cpu_s
         rss, peak = rss_bytes() / 2**20, peak_rss_bytes() / 2**20
-        return Figures(cpu_s, seen.p99_s * 1e3, seen.max_s * 1e3, rss, peak, self._after_each)
+        new = lag.stalls[self._stalls :]
+        self._stalls += len(new)
+        stalls = [f"{stall.duration_s * 1e3:.0f} ms, {stall.kind.value}, at\n{stall.stack}" for stall in new]
+        return Figures(cpu_s, seen.p99_s * 1e3, seen.max_s * 1e3, rss, peak, self._after_each, stalls)
 
 
 class Doorway:

@@ -1,9 +1,9 @@
 """Requests that arrive all at once, let in over several turns of the loop.
 
 A wave of rollouts that begin together brings hundreds of requests within a millisecond. Serving each takes a fraction
-of one, and all of them in one turn of the loop would hold it for a tenth of a second. So a turn begins to serve for a
-few milliseconds, and whoever comes later in it waits for another one, first come first served. What trickles in never
-waits."""
+of one, and all of them in one turn of the loop would hold it for a tenth of a second. So a turn begins to serve for two
+milliseconds, because the pieces of streams that are under way wait for its end; whoever comes later in it waits for
+another one, first come first served. What trickles in never waits."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-TURN_S = 0.004
-AT_ONCE = 8
+TURN_S = 0.002
+AT_ONCE = 2
 
 
 class Turnstile:
