@@ -159,46 +159,49 @@ class LivesOfWorkers(RuleBasedStateMachine):
         self.numbers = set()
         self.faults = {0: 0, 1: 0}
         self.due = {0: 0.0, 1: 0.0}
+        self.start(prove=True)
 
     @rule(seconds=st.sampled_from([0.0, 0.5, 1.0, 3.0]))
     def time_passes(self, seconds):
         self.now += seconds
 
-    @rule()
-    def start(self):
+    @rule(prove=st.booleans())
+    def start(self, prove):
         for life in self.slots.due(self.now):
             assert life.number not in self.numbers, "two workers under one number"
             assert self.due[life.slot] <= self.now
             self.numbers.add(life.number)
             self.alive.append(life)
+            if prove:
+                self.slots.arrived(life, b"peer%d" % life.number, self.now)
+                self.slots.proven(life, self.now)
         staying = sorted(life.slot for life in self.alive if life.phase is not Phase.LEAVING)
         assert staying == [slot for slot in range(self.count) if slot in staying], "two workers in one place"
         assert all(slot in staying for slot in range(self.count) if self.due[slot] <= self.now), "an empty place"
 
-    @precondition(lambda self: self.alive)
-    @rule(data=st.data())
-    def become_ready(self, data):
-        life = data.draw(st.sampled_from(self.alive))
-        if life.phase is Phase.STARTING:
-            self.slots.arrived(life, b"peer%d" % life.number, self.now)
-            self.slots.proven(life, self.now)
-
-    @precondition(lambda self: self.alive)
-    @rule(data=st.data(), after_s=st.sampled_from([0.0, 50.0]), rss_mb=st.sampled_from([60.0, 101.0]))
-    def beat(self, data, after_s, rss_mb):
-        self.now += after_s
-        life = data.draw(st.sampled_from(self.alive))
+    def beat(self, life, rss_mb):
         assert self.slots.life(life.slot, life.number) is life
-        ready = life.phase is Phase.READY
         self.slots.beat(life, 0.0, "", {"rss_mb": rss_mb}, self.now)
         assert life.vitals == {"rss_mb": rss_mb}
-        well = ready and self.now - life.ready_since >= 50
+        well = life.phase is Phase.READY and self.now - life.ready_since >= 50
         if well:
             self.faults[life.slot] = 0
-        if ready and rss_mb > 100:
-            grown = self.faulty(life.slot, self.slots.overgrown) if not well else self.slots.overgrown()
-            assert grown in ([life], "spent")
-            assert life.phase is Phase.LEAVING
+        return well
+
+    @precondition(lambda self: self.alive)
+    @rule(data=st.data())
+    def be_well(self, data):
+        self.now += 50
+        self.beat(data.draw(st.sampled_from(self.alive)), 60.0)
+
+    @precondition(lambda self: any(life.phase is Phase.READY for life in self.alive))
+    @rule(data=st.data())
+    def grow(self, data):
+        life = data.draw(st.sampled_from([life for life in self.alive if life.phase is Phase.READY]))
+        well = self.beat(life, 101.0)
+        grown = self.slots.overgrown() if well else self.faulty(life.slot, self.slots.overgrown)
+        assert grown in ([life], "spent")
+        assert life.phase is Phase.LEAVING
 
     @precondition(lambda self: self.alive)
     @rule(data=st.data())
@@ -239,6 +242,12 @@ class LivesOfWorkers(RuleBasedStateMachine):
     def everybody_is_known(self):
         assert sorted(map(id, self.slots.lives)) == sorted(map(id, self.alive))
         assert self.slots.count == self.count
+
+    @invariant()
+    def every_fault_is_on_record(self):
+        assert [slot.record.deaths for slot in self.slots._slots.values()] == [
+            self.faults[n] for n in range(self.count)
+        ]
 
 
 TestLivesOfWorkers = LivesOfWorkers.TestCase
