@@ -12,12 +12,16 @@ from .oracle import Refused
 pytestmark = pytest.mark.parametrize("case", CASES, ids=str)
 
 
-class Remembering:
-    """An engine that does not encode one text twice: half of the time of these tests is encoding."""
+class Reader:
+    """An engine that knows the ids of these texts. Encoding is half of the time of these tests, and what the template
+    gave has its own ids, so beyond the first `encoded` texts something that is no id stands for all of them: a renderer
+    that asks for the same text, whole, and adds nothing, gives back just that."""
 
-    def __init__(self, engine, texts):
+    def __init__(self, engine, texts, encoded):
         self._engine = engine
-        self.known = dict(zip(texts, engine.encode_many(texts), strict=True))
+        self.known = dict(zip(texts, engine.encode_many(texts[:encoded]), strict=False))
+        for at, text in enumerate(texts[encoded:], 1):
+            self.known.setdefault(text, np.array([-at], np.int32))
 
     def __getattr__(self, name):
         return getattr(self._engine, name)
@@ -27,7 +31,7 @@ class Remembering:
         return self._engine.encode(text) if found is None else found
 
 
-def compare(case, seed, count):
+def compare(case, seed, count, encoded):
     """Renders `count` conversations both ways. Returns how many the template took, and those that differ."""
     oracle, ways, talks, texts = case.oracle(), list(case.ways()), case.talks(seed, count), []
     for at, (messages, tools) in enumerate(talks):
@@ -35,7 +39,7 @@ def compare(case, seed, count):
             texts.append(oracle.text(messages, tools, prompt=asks(messages), **ways[at % len(ways)][1]))
         except Refused:
             texts.append(None)
-    engine = Remembering(case.engine(), [text for text in texts if text is not None])
+    engine = Reader(case.engine(), [text for text in texts if text is not None], encoded)
     renderers = [case.renderer(engine, **ours) for ours, _ in ways]
     differing = []
     for at, ((messages, tools), text) in enumerate(zip(talks, texts, strict=True)):
@@ -43,10 +47,16 @@ def compare(case, seed, count):
             ids = renderers[at % len(ways)].render(messages, tools, prompt=asks(messages)).ids
         except UsageError:
             ids = None
-        known = None if text is None else engine.known[text]
-        if not np.array_equal(ids, known):
-            differing.append((messages, tools, text, None if ids is None else engine.decode(ids)))
+        if not same(ids, text, engine):
+            differing.append((messages, tools, text, ids))
     return count - texts.count(None), differing
+
+
+def same(ids, text, engine):
+    if ids is None or text is None:
+        return ids is text is None
+    # A renderer that asks for the text in pieces is held to the ids of the whole.
+    return np.array_equal(ids, engine.known[text]) or np.array_equal(ids, engine.encode_many([text])[0])
 
 
 def asks(messages):
@@ -54,7 +64,7 @@ def asks(messages):
 
 
 def test_ids_are_those_of_the_template(case):
-    rendered, differing = compare(case, seed=5, count=case.count)
+    rendered, differing = compare(case, seed=5, count=case.count, encoded=case.count // 10)
     assert differing[:1] == []
     assert rendered > 0.9 * case.count
 
@@ -62,7 +72,7 @@ def test_ids_are_those_of_the_template(case):
 @pytest.mark.soak
 def test_ids_are_those_of_the_template_in_the_long_run(case):
     for seed in range(5):
-        rendered, differing = compare(case, seed=1000 + seed, count=case.count)
+        rendered, differing = compare(case, seed=1000 + seed, count=case.count, encoded=case.count)
         assert differing[:1] == []
         assert rendered > 0.9 * case.count
 

@@ -165,6 +165,18 @@ def moves_system(messages: Sequence[Message]) -> Reason | None:
     return Reason.HEAD_MOVED if any(message.role == "system" for message in messages) else None
 
 
+THINKING = Thinking(
+    begin="<think>",
+    end="</think>",
+    open="<think>",
+    close="</think>",
+    shown=Shown.ALWAYS,
+    past=Past.KEPT,
+    prompt="<think>",
+    prompt_off="</think>",
+    on=False,
+)
+
 DEEPSEEK_V4 = Family(
     name="deepseek-v4",
     fingerprints=("f8b442fab67e75b3aa468334b5cdda67",),
@@ -176,17 +188,7 @@ DEEPSEEK_V4 = Family(
         SPEAK,
         EOS,
         "",
-        thinking=Thinking(
-            begin="<think>",
-            end="</think>",
-            open="<think>",
-            close="</think>",
-            shown=Shown.ALWAYS,
-            past=Past.KEPT,
-            prompt="<think>",
-            prompt_off="</think>",
-            on=False,
-        ),
+        thinking=THINKING,
         calls=_CALLS,
         calls_open=_CALLS_OPEN,
         calls_close=_CALLS_CLOSE,

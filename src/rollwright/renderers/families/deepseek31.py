@@ -4,7 +4,7 @@ tools and shows no reasoning; whoever wants the model to call tools describes th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rollwright.renderers.contract import LiteralPolicy, Parser, Reason, RenderOptions, ThinkingPolicy
 from rollwright.renderers.engine import TokenEngine
@@ -13,8 +13,8 @@ from rollwright.renderers.tape import Tape
 from rollwright.wire import Message, ToolSpec
 
 from .calls_named import NamedCalls
-from .deepseek import BOS, EOS, SPEAK, USER, moves_system, no_words, write_system
-from .table import Family, Past, Results, Shown, Speech, Thinking, Wrap
+from .deepseek import BOS, EOS, SPEAK, THINKING, USER, moves_system, no_words, write_system
+from .table import Family, Results, Speech, Wrap
 
 _CALLS = NamedCalls("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁sep｜>")
 _CALLS_OPEN, _CALLS_CLOSE = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
@@ -100,18 +100,7 @@ DEEPSEEK_V3_1 = Family(
         SPEAK,
         EOS,
         "",
-        thinking=Thinking(
-            begin="<think>",
-            end="</think>",
-            open="<think>",
-            close="</think>",
-            shown=Shown.ALWAYS,
-            past=Past.KEPT,
-            dropped="<think></think>",
-            prompt="<think>",
-            prompt_off="<think></think>",
-            on=False,
-        ),
+        thinking=replace(THINKING, dropped="<think></think>", prompt_off="<think></think>"),
         calls=_CALLS,
         calls_open=_CALLS_OPEN,
         calls_close=_CALLS_CLOSE,
