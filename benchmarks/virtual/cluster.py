@@ -8,7 +8,8 @@ import random
 from collections import Counter
 from dataclasses import dataclass, field
 
-from rollwright.serve.books import Books, Bounds, Letter
+from rollwright.serve.books import Books
+from rollwright.serve.ledger import Bounds, Letter
 from rollwright.serve.protocol import Drop, Failed, Part, Run, Submit
 from rollwright.serve.slots import Life, Slots, SlotSettings
 
