@@ -89,6 +89,8 @@ def test_one_that_never_answers_is_ended():
 def test_one_that_grew_is_relieved_and_its_successor_starts_at_once():
     slots = Slots(1, SlotSettings(memory_mb=100), 0.0)
     life = ready(slots, 0.0)
+    slots.beat(life, 0.0, "", {"rss_mb": 150.0, "shelf_mb": 60.0}, 1.0)
+    assert slots.overgrown() == []
     slots.beat(life, 0.0, "", {"rss_mb": 101.0}, 1.0)
     assert slots.overgrown() == [life]
     assert life.phase is Phase.LEAVING

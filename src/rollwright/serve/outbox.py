@@ -52,7 +52,8 @@ class Outbox:
         shelf = self._shelf
         if shelf is None:
             return {}
-        return {"shelf_bytes": float(shelf.held_bytes), "shelf_budget_bytes": float(shelf.size)}
+        held = {"shelf_bytes": float(shelf.held_bytes), "shelf_budget_bytes": float(shelf.size)}
+        return {**held, "shelf_mb": shelf.resident_mb}
 
     async def close(self) -> None:
         """Send what waits, over the socket. What lies on the shelf goes with us, so its clients are given a moment to

@@ -100,6 +100,11 @@ class Shelf:
         return sum(entry.end - entry.begin for entry in list(self._entries.values()))
 
     @property
+    def resident_mb(self) -> float:
+        """The memory that it has now; what was used stays until it is given back."""
+        return os.fstat(self._fd).st_blocks * 512 / 2**20 if self._fd >= 0 else 0.0
+
+    @property
     def empty(self) -> bool:
         return not self._entries
 

@@ -45,7 +45,7 @@ class SlotSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     health_s: float = 60.0
     """A worker that was well for so long clears its slot's record."""
     memory_mb: float = 0.0
-    """A worker larger than this is replaced when it has finished what it holds; 0 is no limit."""
+    """A worker larger than this, without its shelf, is replaced when it has finished what it holds; 0 is no limit."""
 
 
 @dataclass(slots=True)
@@ -233,11 +233,7 @@ class Slots:
         budget = self.settings.memory_mb
         if budget <= 0:
             return []
-        over = [
-            life
-            for life in self._lives.values()
-            if life.phase is Phase.READY and life.vitals.get("rss_mb", 0.0) > budget
-        ]
+        over = [life for life in self._lives.values() if life.phase is Phase.READY and _own_mb(life.vitals) > budget]
         for life in over:
             self._outgrown(life, life.vitals["rss_mb"])
         return over
@@ -289,3 +285,8 @@ class Slots:
 
     def _note(self, life: Life, what: str, now: float, why: str = "") -> None:
         self.happenings.append(Happening(now, what, life.slot, life.number, why))
+
+
+def _own_mb(vitals: dict[str, float]) -> float:
+    """The shelf has a bound of its own, and gives its memory back by itself."""
+    return vitals.get("rss_mb", 0.0) - vitals.get("shelf_mb", 0.0)
