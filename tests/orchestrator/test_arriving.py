@@ -9,6 +9,7 @@ import weakref
 from orchestrator.call_trees import chat
 from orchestrator.test_orchestrate import TASKS, ScriptedServing, orchestrator, settings_for
 from rollwright.orchestrator.arriving import Arriving, arrays_bytes, arrays_of
+from rollwright.orchestrator.concurrency import ConcurrencySettings
 from rollwright.orchestrator.drafts import samples_of
 from rollwright.orchestrator.storage import let_go
 
@@ -34,21 +35,22 @@ def test_what_is_here_counts_until_it_is_let_go():
 
 
 async def test_no_group_is_begun_while_the_budget_is_spent_and_the_run_goes_on_afterwards(tmp_path, monkeypatch):
-    """Landing is held until no group is running any more; with a budget of one group, nothing may follow until then."""
+    """Two groups may run at once. One has landed, so there is a seat, and the other one is held while it lands."""
     serving = ScriptedServing()
-    settings = settings_for(tmp_path, batch_size=8, spare=1.0)
+    two_groups = ConcurrencySettings(initial=4, least=1, most=4, adaptive=False)
+    settings = settings_for(tmp_path, concurrency=two_groups)
     async with orchestrator(None, serving, TASKS, settings=settings) as run:
         run.arriving.budget_bytes = 1
         held, seen = threading.Event(), []
         land = run._storage.land
 
         def slow(ticket, traces):
-            assert held.wait(10)
+            assert ticket.number == 0 or held.wait(10)
             return land(ticket, traces)
 
         monkeypatch.setattr(run._storage, "land", slow)
         going = asyncio.create_task(run.run())
-        while not run.arriving.groups or serving.running:
+        while run.planner.ready != 2 or run.arriving.groups != 1:
             await asyncio.sleep(0)
         begun = len(serving.keys)
         for _ in range(50):
