@@ -157,7 +157,6 @@ _BOUNDS: dict[str, Target] = {
     "lag_p99_ms": ("<", 20.0),
     "added_p50_ms": ("<=", 1.0),
     "added_p99_ms": ("<=", 5.0),
-    "burst_added_p99_ms": ("<=", 5.0),
 }
 
 
