@@ -51,8 +51,8 @@ def train(directory: Path, address: str, steps: int) -> None:
             # Whoever kills us is told of the moment between the book and the ack.
             print(batch.step, flush=True)
             receiver.ack(timeout_s=60)
-    # A trainer that was killed between its last line and its ack has one to catch up on. Any other has acked: the sender
-    # may be gone by now.
+    # A trainer that was killed between its last line and its ack has one to catch up on. Any other has acked, and the
+    # sender may be gone by now.
     if trained == steps:
         receiver.ack(steps, timeout_s=60)
     receiver.close()
