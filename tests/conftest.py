@@ -11,8 +11,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 pytest_plugins = ["loopguard", "sharing"]
 
 # A shared machine is slow now and then, and that is no defect of the code under test.
-settings.register_profile("rollwright", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("rollwright")
+_COMMON = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("rollwright", _COMMON, max_examples=60)
+settings.register_profile("soak", _COMMON, max_examples=300)
 
 
 # A shell that starts this in the background ignores Ctrl+C, nohup ignores a closed terminal, and every process below
@@ -24,6 +25,11 @@ for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
 
 def pytest_addoption(parser):
     parser.addoption("--soak", action="store_true", help="Also run the long tests.")
+
+
+def pytest_configure(config):
+    # Examples are other ones in every run, so what the short run does not try today it tries tomorrow.
+    settings.load_profile("soak" if config.getoption("--soak") else "rollwright")
 
 
 def pytest_collection_modifyitems(config, items):

@@ -22,7 +22,7 @@ def contents(renderer, tape):
 @every_case
 def test_runs_cover_the_tape_without_a_gap(case):
     renderer = case.renderer()
-    for messages, tools in case.talks(21, 30):
+    for messages, tools in case.talks(21, 16):
         try:
             tape = renderer.render(messages, tools)
         except UsageError:

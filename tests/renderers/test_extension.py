@@ -52,7 +52,7 @@ def continued(renderer, messages, tools, at, stop):
 def test_an_extension_equals_the_full_render(case, history):
     renderer = case.renderer(history=history)
     equal = dropped = 0
-    for messages, tools in case.talks(7, 70):
+    for messages, tools in case.talks(7, 45):
         for at, stop in turns(messages):
             outcome = continued(renderer, messages, tools, at, stop)
             if outcome is None or (case.late_text and any(said.text and said.tool_calls for said in messages[:stop])):
