@@ -19,7 +19,7 @@ def growth():
 
 
 def test_five_thousand_rollouts_stay_flat():
-    # On a busy machine fewer rollouts are under way when the first 500 are done, and what comes later looks like growth.
+    # On a busy machine fewer rollouts are under way when the first 500 are done, and what comes later looks grown.
     # A leak grows in every run.
     seen = []
     while not seen or (seen[-1] > 1.10 and len(seen) < 4):
