@@ -318,8 +318,10 @@ def settle(whole):
     if whole:
         gc.unfreeze()
         gc.collect()
-    # Frozen, no later collection touches the pages that all children share.
+    # Frozen, no later collection touches the pages that all children share. One more, which has nothing to look at,
+    # empties the lists of freed objects that the interpreter keeps: else each child does that at its end, all over them.
     gc.freeze()
+    gc.collect()
 
 
 def main(words):
