@@ -13,9 +13,11 @@ import os
 import signal
 import sys
 import threading
+import types
 
 _signals = {}
 _registered = []
+_NO_CODE = compile("", "", "exec")
 
 
 def note_signals():
@@ -58,6 +60,13 @@ def reseed():
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
         numpy_random.seed()
+
+
+def rehearse():
+    """What is done at the end of a child and leaves no trace. Threads and registered functions do not come twice."""
+    main = types.ModuleType("__main__")
+    exec(_NO_CODE, main.__dict__)
+    _flush_all(main)
 
 
 def run_and_finish(code, main):
@@ -106,12 +115,17 @@ def _exit_status(code):
 def _finish(main, status):
     threading._shutdown()
     atexit._run_exitfuncs()
+    return 120 if not _flush_all(main) and status >= 0 else status
+
+
+def _flush_all(main):
+    """Whether nothing of the output was lost."""
     broken = _cannot_flush(sys.stdout)
     _flush(sys.stderr)
     _release(main)
     for stream in (sys.__stdout__, sys.__stderr__):
         _flush(stream)
-    return 120 if broken and status >= 0 else status
+    return not broken
 
 
 def _cannot_flush(stream):

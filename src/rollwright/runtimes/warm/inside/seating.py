@@ -26,8 +26,6 @@ _FILES = sys.getfilesystemencoding()
 _mark = [0, 0]
 _variables = {}
 _zygote = []
-_HUGE = 2 << 20
-_MADV_HUGEPAGE, _MADV_COLLAPSE = 14, 25
 _PR_SET_PDEATHSIG, _PR_SET_SECCOMP, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 1, 22, 24, 38
 _FILTER = 2
 _NAMESPACES = {"user": 0x10000000, "ipc": 0x08000000, "uts": 0x04000000, "net": 0x40000000, "pid": 0x20000000}
@@ -39,6 +37,7 @@ _CAPABILITIES_3 = 0x20080522
 _header = ctypes.create_string_buffer(struct.pack("=Ii", _CAPABILITIES_3, 0))
 _held = (ctypes.c_uint32 * 6)()
 _nothing = []
+_LIMITED = ("RLIMIT_NOFILE", "RLIMIT_CORE")
 
 
 def prepare():
@@ -59,13 +58,44 @@ def prepare():
 
 def take(seat, streams, ruleset=-1):
     """Become a program of the box that `seat` describes, with these three descriptors as its streams."""
-    for number, fd in enumerate(streams):
-        os.dup2(fd, number)
-        os.close(fd)
+    _connect(streams)
     os.setsid()
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != _zygote[0]:
         raise ProcessLookupError("the zygote is gone")
+    _furnish(seat)
+    if ruleset >= 0:
+        _restrict(ruleset)
+    elif seat["writable"]:
+        _restrict(_ruleset(seat["writable"]))
+    if seat["seccomp"]:
+        _filter_calls(bytes.fromhex(seat["seccomp"]))
+    _open_stdin(seat["silent"])
+    ending.reseed()
+
+
+def own():
+    """The zygote's own seat."""
+    place, room = _mark
+    seat = {"mark": ctypes.string_at(place, room).decode(), "cwd": os.getcwd(), "env": _variables, "limits": {}}
+    return {**seat, "cgroups": [], "join_pid": 0, "uid": -1, "gid": -1, "drop_capabilities": []}
+
+
+def rehearse(seat, streams):
+    """Take a seat that one has, as far as nothing is changed by that."""
+    _connect(streams)
+    _furnish(seat)
+    for name in _LIMITED:
+        _limit(name, *resource.getrlimit(getattr(resource, name)))
+
+
+def _connect(streams):
+    for number, fd in enumerate(streams):
+        os.dup2(fd, number)
+        os.close(fd)
+
+
+def _furnish(seat):
     _wear(seat["mark"].encode())
     for path in seat["cgroups"]:
         with open(path, "w") as file:
@@ -80,17 +110,12 @@ def take(seat, streams, ruleset=-1):
         os.setuid(seat["uid"])
     _set_environment(seat["env"])
     for name, value in seat["limits"].items():
-        kind = getattr(resource, "RLIMIT_" + name)
-        resource.setrlimit(kind, (value, value))
+        _limit("RLIMIT_" + name, value, value)
     _drop(seat["drop_capabilities"])
-    if ruleset >= 0:
-        _restrict(ruleset)
-    elif seat["writable"]:
-        _restrict(_ruleset(seat["writable"]))
-    if seat["seccomp"]:
-        _filter_calls(bytes.fromhex(seat["seccomp"]))
-    _open_stdin(seat["silent"])
-    ending.reseed()
+
+
+def _limit(name, soft, hard):
+    resource.setrlimit(getattr(resource, name), (soft, hard))
 
 
 def _wear(mark):
@@ -233,17 +258,3 @@ def _check(answer):
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
     return answer
-
-
-def collapse_pages():
-    """Ask for huge pages under the heap. A kernel that has none says no, and nothing else changes."""
-    with open("/proc/self/maps") as file:
-        lines = file.read().splitlines()
-    for line in lines:
-        words = line.split(None, 5)
-        first, last = (int(end, 16) for end in words[0].split("-"))
-        first, last = -(-first // _HUGE) * _HUGE, last // _HUGE * _HUGE
-        anonymous = words[4] == "0" and (len(words) < 6 or words[5] == "[heap]")
-        if anonymous and words[1].startswith("rw") and last > first:
-            for advice in (_MADV_HUGEPAGE, _MADV_COLLAPSE):
-                _libc.madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), advice)

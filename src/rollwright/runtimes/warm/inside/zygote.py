@@ -20,7 +20,6 @@ import sys
 _AT_START = frozenset(sys.modules)  # What a cold interpreter has loaded before its script, too.
 
 import _socket  # noqa: E402
-import array  # noqa: E402
 import contextlib  # noqa: E402
 import gc  # noqa: E402
 import json  # noqa: E402
@@ -30,38 +29,22 @@ import signal  # noqa: E402
 import socket  # noqa: E402
 import struct  # noqa: E402
 
+import child  # noqa: E402
 import ending  # noqa: E402
 import forking  # noqa: E402
 import loading  # noqa: E402
+import paging  # noqa: E402
 import seating  # noqa: E402
 import worker  # noqa: E402
 
-_HEAD = struct.Struct("!cQ")
+_HEAD = child.HEAD
 _NUMBER = struct.Struct("!i")
-_FDS = array.array("i")
-_PACKET = 65536
-_ROOM = socket.CMSG_SPACE(5 * _FDS.itemsize)
-# The part of the decoder that is written in C: the rest of it would cost each child some fifty pages.
-_read_json = json.JSONDecoder().scan_once
 # A warmup goes on after such a silence, or when calls have taken so much more than what is usual for a warm one.
 _SILENCE_MS = 20
 _USUAL_S, _LOST_S = 0.03, 0.3
 # Children that wait for a call: when so few are left, others are forked in a row. Between two forks every page that is
 # written to is copied, so it is cheaper to do nothing else there.
 _FEW, _MANY = 1, 4
-
-
-def _whole(fd):
-    """The description of a call that was too long for a packet."""
-    with open(fd, "rb") as file:
-        return file.read()
-
-
-def _descriptors(extra):
-    fds = array.array("i")
-    for _, _, data in extra:
-        fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
-    return fds
 
 
 def _end(pid):
@@ -121,14 +104,14 @@ class Server:
             self._kill(call)
 
     def _hear(self):
-        packet, extra, _, _ = self.channel.recvmsg(_PACKET, _ROOM, socket.MSG_CMSG_CLOEXEC)
+        packet, fds = child.receive(self.channel)
         if not packet:
             return False
         kind, call = _HEAD.unpack_from(packet)
         if kind == b"R":
-            self._run(call, packet, _descriptors(extra))
+            self._run(call, packet, fds)
         elif kind == b"W":
-            self._fork_worker(call, _descriptors(extra))
+            self._fork_worker(call, fds)
         elif kind == b"K":
             self._kill(call)
         elif kind == b"D":
@@ -141,12 +124,12 @@ class Server:
             # Huge pages make a fork, and the first write to a page after it, several times cheaper. They take a while
             # to make, which workers that are forked once are not worth.
             self.collapsed = True
-            seating.collapse_pages()
+            paging.collapse()
         try:
             self._hand_over(call, packet, fds)
         except OSError as error:
-            self._send(b"F", call, str(error).encode())
-            self._send(b"E", call, _NUMBER.pack(0))
+            self.send(b"F", call, str(error).encode())
+            self.send(b"E", call, _NUMBER.pack(0))
         for fd in fds:
             os.close(fd)
 
@@ -159,7 +142,7 @@ class Server:
                 ours.close()
                 for fd in fds:
                     os.close(fd)
-                self._await_call(theirs)
+                child.live(self, theirs)
         except OSError:
             ours.close()
             raise
@@ -173,17 +156,6 @@ class Server:
         except OSError:  # The next call tries again, and tells why.
             self.starved = True
 
-    def _await_call(self, own):
-        """The life of a spare child: one call, or none where the zygote ends."""
-        try:
-            packet, extra, _, _ = own.recvmsg(_PACKET, _ROOM, socket.MSG_CMSG_CLOEXEC)
-            own.close()
-        except BaseException:
-            os._exit(1)
-        if not packet:
-            os._exit(0)
-        self._child(_HEAD.unpack_from(packet)[1], packet, _descriptors(extra))
-
     def _hand_over(self, call, packet, fds):
         """Give a call to the spare child. One that was killed meanwhile gives way to another.
 
@@ -194,7 +166,7 @@ class Server:
             if forked:
                 self._fork_ahead(fds)
             pid, sock = self.spares.pop(0)
-            self._send(b"S", call, _NUMBER.pack(pid))
+            self.send(b"S", call, _NUMBER.pack(pid))
             try:
                 sock.sendmsg((packet,), ((_socket.SOL_SOCKET, _socket.SCM_RIGHTS, fds),))
                 return self._watch(call, pid)
@@ -227,41 +199,20 @@ class Server:
             self.refusal = str(refusal)
         settle(whole=self.script.steps is None)
         if self.script.steps is None and self.collapsed:
-            seating.collapse_pages()
-        self._send(b"Y", 0, json.dumps(loading.known()).encode())
-
-    def _child(self, call, packet, fds):
-        """Become the script. A seat that cannot be taken is told, and the host runs the script cold.
-
-        The call is read here and not before the fork: pages that the zygote writes to are copied for it as well, while
-        a child lives, so that nothing is saved by working ahead.
-        """
-        status = 1
-        try:
-            try:
-                told, _ = _read_json((packet[_HEAD.size :] or _whole(fds.pop(0))).decode(), 0)
-                if self.refusal or not self.script.suits(told["env"]):
-                    raise loading.Refused(self.refusal or "environment")
-                seating.take(told, fds[:3], *fds[3:])
-            except BaseException as error:
-                self._send(b"F", call, f"{type(error).__name__}: {error}".encode()[:2000])
-                os._exit(0)
-            self._let_go()
-            status = self.script.run(told["argv"])
-        finally:
-            ending.leave(status)
+            paging.collapse()
+        self.send(b"Y", 0, json.dumps(loading.known()).encode())
 
     def _fork_worker(self, call, fds):
         try:
             pid = forking.fork()
         except OSError as error:
-            self._send(b"F", call, str(error).encode())
-            self._send(b"E", call, _NUMBER.pack(0))
+            self.send(b"F", call, str(error).encode())
+            self.send(b"E", call, _NUMBER.pack(0))
         else:
             if pid == 0:
                 self._worker(fds)
             self._watch(call, pid)
-            self._send(b"S", call, _NUMBER.pack(pid))
+            self.send(b"S", call, _NUMBER.pack(pid))
         finally:
             os.close(fds[0])
 
@@ -269,12 +220,13 @@ class Server:
         """Become a worker that answers one call after the other on a channel of its own."""
         try:
             os.setsid()
-            self._let_go()
+            self.let_go()
             worker.serve(socket.socket(fileno=fds[0]), self.script)
         finally:
             ending.leave(0)
 
-    def _let_go(self):
+    def let_go(self):
+        """In a child: keep nothing of this process."""
         self.channel.close()
         for handle in self.handles:
             os.close(handle)
@@ -286,7 +238,7 @@ class Server:
         self.poller.unregister(handle)
         ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
         status = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
-        self._send(b"E", self.handles[handle], _NUMBER.pack(status))
+        self.send(b"E", self.handles[handle], _NUMBER.pack(status))
 
     def _kill(self, call):
         # The leader first: once it is dead nothing new joins its group, and then the whole group is struck at once.
@@ -303,7 +255,7 @@ class Server:
             used = os.wait4(pid, 0)[2]
             self.lost_s += max(used.ru_utime + used.ru_stime - _USUAL_S, 0.0)
 
-    def _send(self, kind, call, body):
+    def send(self, kind, call, body):
         self.channel.send(_HEAD.pack(kind, call) + body)
 
 
@@ -318,10 +270,7 @@ def settle(whole):
     if whole:
         gc.unfreeze()
         gc.collect()
-    # Frozen, no later collection touches the pages that all children share. One more, which has nothing to look at,
-    # empties the lists of freed objects that the interpreter keeps: else each child does that at its end, all over them.
-    gc.freeze()
-    gc.collect()
+    paging.settle(child.rehearse)
 
 
 def main(words):
