@@ -193,6 +193,7 @@ def _watched():
         yield
     finally:
         forking.end_notes()
+        gc.freeze()  # Or the usual thresholds would have all of it looked through at once.
         if gc.get_threshold() == _SELDOM:  # Else a library chose its own, which a cold run would have, too.
             gc.set_threshold(*usual)
         changed = dict(os.environ._data.items()) != before
