@@ -70,7 +70,8 @@ class RuntimeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     @property
     def reset_is_a_start(self) -> bool:
-        """A reset makes a new box in the place of the old one, and may take as long as a start."""
+        """A reset makes a new box in the place of the old one. A pool ends a used box instead and makes another, so
+        that whatever is made is made at its pace."""
         return False
 
 
