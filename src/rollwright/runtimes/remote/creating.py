@@ -4,6 +4,7 @@ error means."""
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import time
 from collections.abc import Awaitable, Callable
@@ -13,6 +14,8 @@ from typing import TypeVar
 from rollwright.wire import RuntimeFault
 
 T = TypeVar("T")
+
+log = logging.getLogger("rollwright.runtimes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,5 +85,6 @@ async def create_patiently(
                 pace.delay(retry.after_s)
             if number == tries or loop.time() + wait_s > deadline:
                 raise RuntimeFault(f"no box was created after {number} tries: {error}") from error
+            log.debug("creating a box is tried again in %.1f s, after try %d of %d: %r", wait_s, number, tries, error)
             await asyncio.sleep(wait_s)
     raise RuntimeFault(f"no box was created: {tries} tries are none")
