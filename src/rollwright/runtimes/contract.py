@@ -78,10 +78,13 @@ class RuntimeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 class Process(Protocol):
     """A program that is talked to while it runs. Whoever opens it closes it."""
 
-    async def write(self, data: bytes) -> None: ...
+    async def write(self, data: bytes) -> None:
+        """Feed its stdin. Of several at once each goes in whole."""
+        ...
+
     async def close_stdin(self) -> None: ...
     async def read(self, limit: int = 65536) -> bytes:
-        """The next bytes of stdout; b"" at its end."""
+        """The next bytes of stdout; b"" at its end. RuntimeLost where the box was reset, stopped or lost meanwhile."""
         ...
 
     async def wait(self, timeout_s: float) -> ExecResult:

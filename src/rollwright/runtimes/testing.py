@@ -230,6 +230,18 @@ async def processes_are_talked_to(runtime: Runtime) -> None:
 
 
 @promise
+async def writes_at_once_go_in_whole(runtime: Runtime) -> None:
+    async with await runtime.open_process(["cat"]) as process:
+        writing = asyncio.gather(*(process.write(letter * 100_000 + b"\n") for letter in (b"a", b"b")))
+        heard = b""
+        async with asyncio.timeout(PATIENCE_S):
+            while heard.count(b"\n") < 2:
+                heard += await process.read()
+            await writing
+    assert sorted(heard.splitlines()) == [b"a" * 100_000, b"b" * 100_000], "two writes were mixed"
+
+
+@promise
 async def a_killed_process_is_signalled(runtime: Runtime) -> None:
     async with await runtime.open_process(["sleep", "1000"]) as process:
         await process.kill()
@@ -267,7 +279,11 @@ async def a_reset_leaves_nothing(runtime: Runtime) -> None:
 async def a_reset_breaks_off_what_runs(runtime: Runtime) -> None:
     async with await runtime.open_process(["sh", "-c", "echo ready; sleep 1000"]) as process:
         assert await line_of(process.read) == "ready"
+        reading = asyncio.create_task(process.read())
+        await asyncio.sleep(0)
         await runtime.reset()
+        await raises(RuntimeLost, asyncio.wait_for(reading, PATIENCE_S))
+        await raises(RuntimeLost, process.read())
         await raises(RuntimeLost, process.wait(timeout_s=PATIENCE_S))
     assert await sh(runtime, "echo on") == "on\n"
 
