@@ -10,7 +10,7 @@ import asyncio
 import functools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -27,6 +27,35 @@ async def in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> 
     """Run `work` off the loop. It cannot be interrupted: a cancelled caller leaves it running to its end."""
     loop = asyncio.get_running_loop()
     return await loop.run_in_executor(_executor(), functools.partial(work, *args, **kwargs))
+
+
+class Chores:
+    """Blocking work in one box. A chore whose caller was cancelled goes on in its thread, so whoever empties or removes
+    the box, or closes what a chore works with, first waits until all of them are done."""
+
+    def __init__(self) -> None:
+        self._going: set[asyncio.Future[Any]] = set()
+
+    def __repr__(self) -> str:
+        return f"<Chores {len(self._going)} going on>"
+
+    async def do(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """As `in_thread`."""
+        loop = asyncio.get_running_loop()
+        going = loop.run_in_executor(_executor(), functools.partial(work, *args, **kwargs))
+        self._going.add(going)
+        going.add_done_callback(self._over)
+        return await asyncio.shield(going)
+
+    async def done(self) -> None:
+        """Wait for all that were begun. How long that may take is the caller's business."""
+        if self._going:
+            await asyncio.wait(self._going)
+
+    def _over(self, chore: asyncio.Future[Any]) -> None:
+        self._going.discard(chore)
+        if not chore.cancelled():
+            chore.exception()  # Looked at: nobody may be left who waits for it.
 
 
 def submit(work: Callable[[], object]) -> None:

@@ -113,12 +113,13 @@ class SandboxRuntime:
         return LocalProcess(command, lambda: self._check_unbroken(command), self._forget)
 
     async def read(self, path: str) -> bytes:
-        return await in_thread(read_file, self._running().root, path, self.config.read_limit)
+        box = self._running()
+        return await box.chores.do(read_file, box.root, path, self.config.read_limit)
 
     async def write(self, path: str, data: bytes) -> None:
-        root = self._touched().root
+        box = self._touched()
         try:
-            await in_thread(write_file, root, path, data)
+            await box.chores.do(write_file, box.root, path, data)
         finally:
             self._seen = None
 
