@@ -10,7 +10,6 @@ from rollwright.runtimes import CpuSlots
 from rollwright.runtimes.slots import _lose_patience, default_slots, usable_cores
 from rollwright.wire import RuntimeFault
 
-
 _MOVES = ("arrive", "leave", "cancel", "lose patience", "turn")
 
 

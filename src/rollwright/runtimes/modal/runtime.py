@@ -202,6 +202,7 @@ class ModalRuntime(ModalLife):
             known = self._relays.get(port)
             if known is not None and not known[0].broken:
                 return known[1]
+            await self._drop_relay(port)
             try:
                 wire = await link.open_plain(relay_line(), {"ROLLWRIGHT_BOX": shell.mark(shell.number())})
             except LinkBroken as error:
@@ -214,6 +215,12 @@ class ModalRuntime(ModalLife):
                 raise
             self._relays[port] = (tunnel, url)
             return url
+
+    async def _drop_relay(self, port: int) -> None:
+        """Close what is left of a relay that broke."""
+        known = self._relays.pop(port, None)
+        if known is not None:
+            await known[0].close()
 
     async def _let_go(self) -> None:
         inbox, self._inbox = self._inbox, None

@@ -71,12 +71,12 @@ async def create_patiently(
     deadline = loop.time() + within_s
     for number in range(1, tries + 1):
         try:
-            async with asyncio.timeout_at(deadline):
+            async with asyncio.timeout_at(deadline) as clock:
                 await pace.wait()
                 return await create()
-        except TimeoutError as error:
-            raise RuntimeFault(f"no box was created within {within_s:g} s ({number} tries)") from error
         except Exception as error:
+            if clock.expired():
+                raise RuntimeFault(f"no box was created within {within_s:g} s ({number} tries)") from error
             retry = meaning(error)
             if retry is None:
                 raise
