@@ -174,12 +174,13 @@ class Runtime(Protocol):
         ...
 
     async def expose(self, port: int) -> str:
-        """The URL by which this process reaches a server that listens on `port` inside the box."""
+        """The URL by which this process reaches a server that listens on `port` inside the box. It is the same until
+        the next reset."""
         ...
 
     async def forward(self, port: int) -> str:
         """The URL by which a program inside the box reaches a server that listens on `port` of this host's loopback.
-        It works also where the box has no other network."""
+        It is the same until the next reset, and works also where the box has no other network."""
         ...
 
     async def alive(self) -> bool: ...

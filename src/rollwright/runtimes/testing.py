@@ -290,9 +290,10 @@ async def a_reset_breaks_off_what_runs(runtime: Runtime) -> None:
 
 @promise
 async def an_exposed_port_has_an_address(runtime: Runtime) -> None:
-    url = await runtime.expose(8123)
+    url, *others = await asyncio.gather(*(runtime.expose(8123) for _ in range(3)))
     assert url.startswith(("http://", "https://"))
     assert not url.endswith("/")
+    assert [url, url, url] == [*others, await runtime.expose(8123)], "a port has more than one address"
 
 
 @promise
@@ -300,9 +301,10 @@ async def a_program_reaches_a_server_of_the_host(runtime: Runtime) -> None:
     """Shown with whatever in the box speaks HTTP; where nothing does, the address has to do."""
     token = secrets.token_hex(8)
     async with served(token) as port:
-        url = await runtime.forward(port)
+        url, *others = await asyncio.gather(*(runtime.forward(port) for _ in range(3)))
         assert url.startswith(("http://", "https://")), url
         assert not url.endswith("/"), url
+        assert [url, url, url] == [*others, await runtime.forward(port)], "a port has more than one address"
         for _ in range(2):
             assert await sh(runtime, FETCH.replace("URL", f"{url}/")) in (token, "nothing here speaks HTTP")
 
