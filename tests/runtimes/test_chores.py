@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from rollwright.runtimes import SubprocessConfig, SubprocessRuntime
+from rollwright.runtimes import SubprocessConfig, SubprocessRuntime, subprocess
 from rollwright.runtimes.journal import Journal
 from rollwright.runtimes.local import boxdir
 from rollwright.runtimes.local.boxdir import BoxDir
@@ -78,6 +78,22 @@ async def test_a_box_is_removed_after_a_reset_that_was_cut_off(make, monkeypatch
     slow.go_on.set()
     await stopping
     assert slow.most == 1
+
+
+async def test_a_box_that_is_made_too_late_stays_written_down(tmp_path, monkeypatch):
+    """Its start was given up, and so was its stop: a sweep finds what the thread still makes."""
+    slow = Slow(BoxDir.make)
+    monkeypatch.setattr(BoxDir, "make", lambda box: slow(box))
+    monkeypatch.setattr(subprocess, "_CLOSE_S", 0.05)
+    journal = Journal(tmp_path / "journal")
+    box = SubprocessRuntime(SubprocessConfig(directory=str(tmp_path)), journal=journal)
+    with pytest.raises(RuntimeFault, match="did not end within"):
+        await box.start()
+    slow.go_on.set()
+    await slow.over()
+    (entry,) = journal.entries()
+    await subprocess.free(entry.clues)
+    assert [path.name for path in tmp_path.iterdir()] == ["journal"]
 
 
 async def test_a_stop_waits_for_a_reset_that_is_under_way(make, monkeypatch):

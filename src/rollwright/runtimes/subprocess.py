@@ -142,7 +142,7 @@ class SubprocessRuntime:
         self._seat_limits = self._limits.numbers()
         self._box = box = BoxDir(self._place())
         self._base_env = host_environment(self.config.allow_env) | {"HOME": box.home, "TMPDIR": box.tmp}
-        self._making = asyncio.create_task(in_thread(self._make, box), name=f"make {self.name}")
+        self._making = asyncio.create_task(self._chores.do(self._make, box), name=f"make {self.name}")
         try:
             await shielded(self._making, within_s=_CLOSE_S)
         except BaseException:
