@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -34,28 +34,22 @@ class Chores:
     the box, or closes what a chore works with, first waits until all of them are done."""
 
     def __init__(self) -> None:
-        self._going: set[asyncio.Future[Any]] = set()
+        self._going: set[Future[Any]] = set()
 
     def __repr__(self) -> str:
         return f"<Chores {len(self._going)} going on>"
 
     async def do(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """As `in_thread`."""
-        loop = asyncio.get_running_loop()
-        going = loop.run_in_executor(_executor(), functools.partial(work, *args, **kwargs))
-        self._going.add(going)
-        going.add_done_callback(self._over)
-        return await asyncio.shield(going)
+        """As `in_thread`; one that no thread has begun yet is dropped with its caller."""
+        chore = _executor().submit(work, *args, **kwargs)
+        self._going.add(chore)
+        chore.add_done_callback(self._going.discard)
+        return await asyncio.wrap_future(chore)
 
     async def done(self) -> None:
         """Wait for all that were begun. How long that may take is the caller's business."""
         if self._going:
-            await asyncio.wait(self._going)
-
-    def _over(self, chore: asyncio.Future[Any]) -> None:
-        self._going.discard(chore)
-        if not chore.cancelled():
-            chore.exception()  # Looked at: nobody may be left who waits for it.
+            await asyncio.gather(*map(asyncio.wrap_future, list(self._going)), return_exceptions=True)
 
 
 def submit(work: Callable[[], object]) -> None:
