@@ -76,6 +76,11 @@ def test_what_is_missing_comes_with_a_next_step() -> None:
         assert finding.state is State.OK or finding.next_step or finding.name in ("landlock", "docker"), finding
 
 
+def test_doctor_looks_at_the_cache_that_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROLLWRIGHT_CACHE_DIR", str(tmp_path / "cache"))
+    assert probes.cache_directory().what.startswith(f"{tmp_path / 'cache'}, ")
+
+
 def test_a_probe_that_breaks_hides_no_other(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,6 +6,8 @@ import json
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dialects.cases import IMAGES, read_cut
 from rollwright.dialects import DIALECTS
@@ -234,3 +236,32 @@ def test_garbage_inside_of_unknown_fields_is_not_passed_on(name):
     for place in (b'"zz": "@@"', b'"hi"'):
         with pytest.raises(WireError, match="UTF-8"):
             DIALECTS[name].read_request(body.replace(place, place[:-1] + b'\xff"'), IMAGES)
+
+
+whole_numbers = st.integers() | st.builds(
+    lambda digits, sign: sign * 10**digits + 7, st.integers(15, 4000), st.sampled_from([1, -1])
+)
+
+
+@pytest.mark.parametrize("name", BODIES)
+@given(number=whole_numbers)
+def test_whole_numbers_keep_all_their_digits(name, number):
+    """In fields that we do not know, in those that we read and write ourselves, and where a call was changed since."""
+    body = {**BODIES[name], "x_seed": number, "x_deep": [{"most": number, "text": str(number)}, -number, 1.5]}
+    call = DIALECTS[name].read_request(json.dumps(body).encode(), IMAGES)
+    assert call.extra["x_seed"] == number
+    changed = msgspec.structs.replace(call, messages=(user("hi"),), tools=(), source=None)
+    for sent in (call, changed):
+        out = json.loads(DIALECTS[name].write_request(sent, IMAGES))
+        assert (out["x_seed"], type(out["x_seed"])) == (number, int)
+        assert out["x_deep"] == body["x_deep"]
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_a_number_that_nobody_reads_is_refused(name):
+    body = json.dumps({**BODIES[name], "x": "?"}).encode().replace(b'"?"', b"1" * 5000)
+    with pytest.raises(WireError, match=r"field 'x', does not parse: Integer value out of range"):
+        DIALECTS[name].read_request(body, IMAGES)
+    unwritable = ModelCall("m", (user("hi"),), extra={"x": 10**5000})
+    with pytest.raises(WireError, match="cannot be written as JSON"):
+        DIALECTS[name].write_request(unwritable, IMAGES)

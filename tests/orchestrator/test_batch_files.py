@@ -15,6 +15,7 @@ from rollwright.orchestrator import Batch, samples_of
 from rollwright.orchestrator.batches import decode_batch, encode_batch
 from rollwright.orchestrator.transports import BatchReceiver, FileSender, Window
 from rollwright.orchestrator.transports import files as module
+from rollwright.orchestrator.transports.depot import Depot
 from rollwright.orchestrator.transports.files import (
     last_step,
     read_batch,
@@ -22,7 +23,6 @@ from rollwright.orchestrator.transports.files import (
     write_acked,
     write_batch,
 )
-from rollwright.orchestrator.transports.shelf import Shelf
 from rollwright.wire import UsageError, WireError
 from rollwright.wire.mapping import map_file
 from wire.test_mapping import let_the_giver_finish
@@ -236,86 +236,86 @@ def test_a_disk_that_fails_while_copying_is_told(tmp_path, monkeypatch):
 # Acks, pruning, restarts
 
 
-def shelf_of(directory, *steps: int, **options) -> Shelf:
-    shelf = Shelf(directory, sync=False, **options)
+def depot_of(directory, *steps: int, **options) -> Depot:
+    depot = Depot(directory, sync=False, **options)
     for step in steps:
-        shelf.put(batch_of(step))
-    return shelf
+        depot.put(batch_of(step))
+    return depot
 
 
 def test_a_batch_goes_when_both_sides_are_done_with_it(tmp_path):
-    shelf = shelf_of(tmp_path, 1, 2, 3, 4)
+    depot = depot_of(tmp_path, 1, 2, 3, 4)
     receiver = BatchReceiver(tmp_path)
     assert [batch.step for batch in receiver] == [1, 2, 3, 4]
     receiver.ack(3)
-    shelf.look()
-    assert (shelf.acked, steps_in(tmp_path)) == (3, [1, 2, 3, 4])
-    shelf.release(2)
+    depot.look()
+    assert (depot.acked, steps_in(tmp_path)) == (3, [1, 2, 3, 4])
+    depot.release(2)
     assert steps_in(tmp_path) == [3, 4]
-    shelf.release(4)
+    depot.release(4)
     assert steps_in(tmp_path) == [4]
     receiver.ack()
-    shelf.look()
-    assert (shelf.acked, steps_in(tmp_path), last_step(tmp_path)) == (4, [], 4)
-    assert repr(shelf) == f"<Shelf {tmp_path.name}: acked 4, 0 batches of 0 bytes to be acked>"
+    depot.look()
+    assert (depot.acked, steps_in(tmp_path), last_step(tmp_path)) == (4, [], 4)
+    assert repr(depot) == f"<Depot {tmp_path.name}: acked 4, 0 batches of 0 bytes to be acked>"
 
 
 def test_some_batches_may_stay_for_people_to_look_at(tmp_path):
-    shelf = shelf_of(tmp_path, 1, 2, 3, 4, keep_batches=2)
-    shelf.release(4)
-    shelf.acknowledge(3)
+    depot = depot_of(tmp_path, 1, 2, 3, 4, keep_batches=2)
+    depot.release(4)
+    depot.acknowledge(3)
     assert steps_in(tmp_path) == [2, 3, 4]
 
 
 def test_what_is_unacked_survives_both_sides(tmp_path):
-    shelf_of(tmp_path, 1, 2, 3)
+    depot_of(tmp_path, 1, 2, 3)
     first = BatchReceiver(tmp_path)
     assert [first.receive(0).step, first.receive(0).step] == [1, 2]
     first.ack(1)
     assert [batch.step for batch in BatchReceiver(tmp_path)] == [2, 3]
-    again = shelf_of(tmp_path)
+    again = depot_of(tmp_path)
     assert (again.acked, again.last, again.unacked[0]) == (1, 3, 2)
     with pytest.raises(UsageError, match="step 3 is sent already; the next step to send is 4"):
         again.put(batch_of(3))
     again.release(3)
     again.acknowledge(3)
     with pytest.raises(UsageError, match="is 4"):
-        shelf_of(tmp_path, 2)
+        depot_of(tmp_path, 2)
 
 
 def test_a_batch_that_a_power_cut_tore_is_sent_again(tmp_path, caplog):
-    shelf_of(tmp_path, 1, 2)
+    depot_of(tmp_path, 1, 2)
     path = tmp_path / "batch-00000002.rwb"
     os.truncate(path, path.stat().st_size - 1)
-    shelf = shelf_of(tmp_path)
+    depot = depot_of(tmp_path)
     assert "batch-00000002.rwb is torn" in caplog.text
-    assert (steps_in(tmp_path), shelf.last) == ([1], 1)
-    shelf.put(batch_of(2))
+    assert (steps_in(tmp_path), depot.last) == ([1], 1)
+    depot.put(batch_of(2))
     assert [batch.step for batch in BatchReceiver(tmp_path)] == [1, 2]
 
 
 def test_an_ack_never_goes_back_nor_ahead(tmp_path):
-    shelf = shelf_of(tmp_path, 1, 2)
+    depot = depot_of(tmp_path, 1, 2)
     receiver = BatchReceiver(tmp_path)
     with pytest.raises(UsageError, match="last batch received is 0"):
         receiver.ack(1)
     assert len(list(receiver)) == 2
     receiver.ack(2)
     receiver.ack(1)
-    shelf.look()
-    assert shelf.acked == 2
+    depot.look()
+    assert depot.acked == 2
     write_acked(tmp_path, 99)
-    shelf.look()
-    shelf.acknowledge(99)
-    assert shelf.acked == 2
+    depot.look()
+    depot.acknowledge(99)
+    assert depot.acked == 2
     with pytest.raises(UsageError, match="step 3"):
         receiver.ack(3)
 
 
 def test_a_slow_disk_keeps_nobody_from_asking_how_things_stand(tmp_path, monkeypatch):
     """The loop asks; an ack and a batch are written in threads."""
-    shelf = shelf_of(tmp_path, 1)
-    for name, work in (("write_acked", lambda: shelf.acknowledge(1)), ("write_batch", lambda: shelf.put(batch_of(2)))):
+    depot = depot_of(tmp_path, 1)
+    for name, work in (("write_acked", lambda: depot.acknowledge(1)), ("write_batch", lambda: depot.put(batch_of(2)))):
         entered, let_go = threading.Event(), threading.Event()
         original = getattr(module, name)
 
@@ -329,7 +329,7 @@ def test_a_slow_disk_keeps_nobody_from_asking_how_things_stand(tmp_path, monkeyp
         writer.start()
         assert entered.wait(10)
         seen = []
-        asker = threading.Thread(target=lambda seen=seen: seen.append((shelf.unacked[0], shelf.acked, shelf.last)))
+        asker = threading.Thread(target=lambda seen=seen: seen.append((depot.unacked[0], depot.acked, depot.last)))
         asker.start()
         asker.join(5)
         let_go.set()

@@ -7,14 +7,16 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rollwright.runtimes import CpuSlots
-from rollwright.runtimes.slots import default_slots, usable_cores
+from rollwright.runtimes.slots import _lose_patience, default_slots, usable_cores
 from rollwright.wire import RuntimeFault
 
+_MOVES = ("arrive", "leave", "cancel", "lose patience", "turn")
 
-@given(
-    st.integers(1, 4), st.lists(st.tuples(st.sampled_from(["arrive", "leave", "cancel", "turn"]), st.integers(0, 9)))
-)
+
+@given(st.integers(1, 4), st.lists(st.tuples(st.sampled_from(_MOVES), st.integers(0, 9))))
 @example(1, [("arrive", 0), ("arrive", 0), ("turn", 0), ("leave", 0), ("turn", 0), ("cancel", 1)])
+@example(1, [("arrive", 0), ("arrive", 0), ("turn", 0), ("leave", 0), ("lose patience", 0), ("turn", 0)])
+@example(1, [("arrive", 0), ("arrive", 0), ("turn", 0), ("lose patience", 0), ("cancel", 1)])
 def test_slots_are_never_oversold_and_never_lost(count, moves):
     asyncio.run(_play(count, moves))
 
@@ -39,6 +41,8 @@ async def _play(count, moves):
             list(holding.values())[pick % len(holding)].set()
         elif move == "cancel" and users:
             users[pick % len(users)].cancel()
+        elif move == "lose patience" and slots.contended:
+            _lose_patience(slots._waiting[pick % len(slots._waiting)])
         else:
             await asyncio.sleep(0)
     while not all(task.done() for task in users):
@@ -46,7 +50,7 @@ async def _play(count, moves):
             gate.set()
         await asyncio.sleep(0)
     assert repr(slots) == f"<CpuSlots 0 of {count} taken, 0 waiting>"
-    assert all(task.cancelled() or task.exception() is None for task in users)
+    assert all(task.cancelled() or type(task.exception()) in (RuntimeFault, type(None)) for task in users)
 
 
 async def test_first_come_first_served():

@@ -1,5 +1,6 @@
 """Workers as processes: how they are told their order, and the one that waits for it."""
 
+import os
 import signal
 import time
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 
 from rollwright.serve.launching import WorkerOrder
 from rollwright.serve.local import CALM_S, LocalLauncher, moves
+from rollwright.serve.voice import Voice
 
 HOSTS = Path(__file__).parent / "hosts"
 
@@ -70,3 +72,25 @@ def test_a_spare_that_is_stopped_is_not_used(launcher, clock):
     launcher.start(WorkerOrder(1, 1, "{}", "no.such:host"))
     assert spare.process.returncode == -signal.SIGKILL
     assert until(launcher.exits)[0].slot == 1
+
+
+def test_every_line_says_which_worker_speaks(monkeypatch):
+    """Logs, prints and tracebacks alike."""
+    monkeypatch.setenv("PYTHONPATH", str(HOSTS))
+    reader, writer = os.pipe()
+    launcher = LocalLauncher(voice=Voice(writer))
+    for who in ((0, 1), (1, 7)):
+        launcher.start(WorkerOrder(*who, "{}", "served_hosts:loud", f"from {who}"))
+    ended = {}
+    until(lambda: ended.update((exit.slot, exit.words) for exit in launcher.exits()) or len(ended) == 2)
+    launcher.close()
+    lines = os.read(reader, 100_000).decode().splitlines()
+    for descriptor in (reader, writer):
+        os.close(descriptor)
+    for who, name in (((0, 1), "worker 0.1: "), ((1, 7), "worker 1.7: ")):
+        own = [line.removeprefix(name) for line in lines if line.startswith(name)]
+        assert own[:3] == [f"printed from {who}", f"loud: logged from {who}", "in two lines"]
+        assert own[-1] == f"ValueError: from {who}"
+        assert "Traceback (most recent call last):" in own
+        assert name not in ended[who[0]], "who reads the obituary knows whose it is"
+    assert all(line.startswith(("worker 0.1: ", "worker 1.7: ")) for line in lines)

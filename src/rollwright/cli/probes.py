@@ -172,8 +172,9 @@ def temporary_directory() -> Finding:
 
 
 def cache_directory() -> Finding:
-    place = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return _writable("cache", place, "set XDG_CACHE_HOME to a directory you can write")
+    from rollwright.runtimes.provision import cache_dir
+
+    return _writable("cache", cache_dir(), "set ROLLWRIGHT_CACHE_DIR to a directory you can write")
 
 
 def local_engine() -> Finding:

@@ -1,7 +1,7 @@
 """JSON in and out, with WireError as the only failure.
 
-Reading is typed (msgspec): a wrong type anywhere is told with its path. Writing is orjson, which also embeds raw JSON
-(`Fragment`) and numpy arrays. Whole numbers beyond 64 bits in fields that we do not know become floats."""
+Reading is msgspec: a wrong type anywhere is told with its path. Writing is orjson, which also embeds raw JSON
+(`Fragment`) and numpy arrays. Whole numbers keep all their digits both ways, up to the 4,300 that Python reads."""
 
 from __future__ import annotations
 
@@ -16,13 +16,37 @@ from rollwright.wire import WireError
 
 T = TypeVar("T")
 
+_ANYTHING = msgspec.json.Decoder()
+_LARGEST, _SMALLEST = 2**64 - 1, -(2**63)
+"""The whole numbers that orjson writes."""
+
 
 def dumps(value: Any) -> bytes:
     try:
         return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
     except TypeError as error:
-        # Lone surrogates, nesting over 254 levels and numbers beyond 64 bits have no JSON that peers agree on.
+        if "64-bit" in str(error):
+            return _dumps_long(value)
+        # Lone surrogates and nesting over 254 levels have no JSON that peers agree on.
         raise WireError(f"this cannot be written as JSON: {error}") from error
+
+
+def _dumps_long(value: Any) -> bytes:
+    """As `dumps`, where some whole number is too long for orjson. That is rare, so only here the value is walked."""
+    try:
+        return orjson.dumps(_spelled(value), option=orjson.OPT_SERIALIZE_NUMPY)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise WireError(f"this cannot be written as JSON: {error}") from error
+
+
+def _spelled(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _spelled(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_spelled(inner) for inner in value]
+    if isinstance(value, int) and not _SMALLEST <= value <= _LARGEST:
+        return orjson.Fragment(str(value).encode())
+    return value
 
 
 def string(text: str) -> bytes:
@@ -33,7 +57,7 @@ def string(text: str) -> bytes:
         raise WireError(f"this text cannot be written as JSON: {error}") from error
 
 
-def read(decoder: msgspec.json.Decoder[T], body: bytes, what: str) -> T:
+def read(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw, what: str) -> T:
     """`body` as the decoder's type; `what` begins the sentence that a peer reads if it is not."""
     try:
         return decoder.decode(body)
@@ -42,10 +66,7 @@ def read(decoder: msgspec.json.Decoder[T], body: bytes, what: str) -> T:
 
 
 def loads(text: bytes | msgspec.Raw, what: str) -> Any:
-    try:
-        return orjson.loads(memoryview(text))
-    except orjson.JSONDecodeError as error:
-        raise WireError(f"{what} does not parse: {error}") from error
+    return read(_ANYTHING, text, what)
 
 
 def raw_text(raw: msgspec.Raw, what: str) -> str:

@@ -70,17 +70,21 @@ class RuntimeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     @property
     def reset_is_a_start(self) -> bool:
-        """A reset makes a new box in the place of the old one, and may take as long as a start."""
+        """A reset makes a new box in the place of the old one. A pool ends a used box instead and makes another, so
+        that whatever is made is made at its pace."""
         return False
 
 
 class Process(Protocol):
     """A program that is talked to while it runs. Whoever opens it closes it."""
 
-    async def write(self, data: bytes) -> None: ...
+    async def write(self, data: bytes) -> None:
+        """Feed its stdin. Of several at once each goes in whole."""
+        ...
+
     async def close_stdin(self) -> None: ...
     async def read(self, limit: int = 65536) -> bytes:
-        """The next bytes of stdout; b"" at its end."""
+        """The next bytes of stdout; b"" at its end. RuntimeLost where the box was reset, stopped or lost meanwhile."""
         ...
 
     async def wait(self, timeout_s: float) -> ExecResult:
@@ -170,12 +174,13 @@ class Runtime(Protocol):
         ...
 
     async def expose(self, port: int) -> str:
-        """The URL by which this process reaches a server that listens on `port` inside the box."""
+        """The URL by which this process reaches a server that listens on `port` inside the box. It is the same until
+        the next reset."""
         ...
 
     async def forward(self, port: int) -> str:
         """The URL by which a program inside the box reaches a server that listens on `port` of this host's loopback.
-        It works also where the box has no other network."""
+        It is the same until the next reset, and works also where the box has no other network."""
         ...
 
     async def alive(self) -> bool: ...

@@ -67,7 +67,7 @@ class CpuSlots:
         try:
             await turn
         except TimeoutError as error:
-            self._waiting.remove(turn)
+            self._give_up(turn)
             raise RuntimeFault(f"no CPU slot within {self._patience_s:g} s: {self!r}") from error
         except BaseException:
             self._give_up(turn)
@@ -78,7 +78,7 @@ class CpuSlots:
 
     def _give_up(self, turn: asyncio.Future[None]) -> None:
         """Leave the queue; a slot that was handed over in the same moment goes to the next."""
-        if turn.done() and not turn.cancelled():
+        if turn.done() and not turn.cancelled() and turn.exception() is None:
             self.release()
         elif turn in self._waiting:
             self._waiting.remove(turn)

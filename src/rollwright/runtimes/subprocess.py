@@ -45,7 +45,7 @@ from .local.confine import DEVICES, LOOKING
 from .local.environment import checked
 from .local.inspection import files_below, ports_of, processes_told
 from .local.limits import Gate
-from .local.threads import in_thread
+from .local.threads import Chores, in_thread
 from .scripts import run_script
 from .slots import UNCOUNTED, CpuSlots
 from .standing import Standing, check_argv
@@ -117,6 +117,7 @@ class SubprocessRuntime:
         self._commands = 0
         self._since = 0.0
         self._box: BoxDir | None = None
+        self._chores = Chores()
         self._confinement = Confinement()
         self._base_env: dict[str, str] = {}
         self._making: asyncio.Task[None] | None = None
@@ -141,7 +142,7 @@ class SubprocessRuntime:
         self._seat_limits = self._limits.numbers()
         self._box = box = BoxDir(self._place())
         self._base_env = host_environment(self.config.allow_env) | {"HOME": box.home, "TMPDIR": box.tmp}
-        self._making = asyncio.create_task(in_thread(self._make, box), name=f"make {self.name}")
+        self._making = asyncio.create_task(self._chores.do(self._make, box), name=f"make {self.name}")
         try:
             await shielded(self._making, within_s=_CLOSE_S)
         except BaseException:
@@ -180,10 +181,10 @@ class SubprocessRuntime:
         return LocalProcess(command, check, self._forget)
 
     async def read(self, path: str) -> bytes:
-        return await in_thread(self._running().read, path, self.config.read_limit)
+        return await self._chores.do(self._running().read, path, self.config.read_limit)
 
     async def write(self, path: str, data: bytes) -> None:
-        await in_thread(self._running().write, path, data)
+        await self._chores.do(self._running().write, path, data)
 
     async def run_script(
         self,
@@ -244,9 +245,10 @@ class SubprocessRuntime:
     async def reset(self) -> None:
         box = self._running()
         self._standing.begin_reset()
+        self._making = asyncio.create_task(self._renew(box), name=f"reset {self.name}")
         try:
-            await self._end_all()
-            await in_thread(box.renew)
+            # It goes on where we are cancelled, and a stop waits for it: two threads would empty the box at once.
+            await asyncio.shield(self._making)
         except BaseException:
             # Half a reset is none: this box is never used again, it can only be stopped.
             self._standing.lose()
@@ -328,6 +330,10 @@ class SubprocessRuntime:
         if command.survived:
             self._standing.lose()
 
+    async def _renew(self, box: BoxDir) -> None:
+        await self._end_all()
+        await in_thread(box.renew)
+
     async def _end_all(self) -> None:
         for command in self._active:
             command.ended_by_box = True
@@ -337,6 +343,7 @@ class SubprocessRuntime:
             await asyncio.wait({command.child.exited for command in self._active}, timeout=KILL_S)
         if self._commands and self._box is not None:
             await sweep(self._quarry(self._box.root), within_s=KILL_S)
+        await self._chores.done()
 
     async def _close(self) -> None:
         if self._box is None or self._making is None:
@@ -344,6 +351,8 @@ class SubprocessRuntime:
         ended = False
         try:
             await asyncio.wait({self._making})  # Bounded by whoever awaits the stop.
+            if not self._making.cancelled():
+                self._making.exception()  # Looked at: who began it may have been cancelled.
             await self._end_all()
             ended = True
         finally:

@@ -230,6 +230,18 @@ async def processes_are_talked_to(runtime: Runtime) -> None:
 
 
 @promise
+async def writes_at_once_go_in_whole(runtime: Runtime) -> None:
+    async with await runtime.open_process(["cat"]) as process:
+        writing = asyncio.gather(*(process.write(letter * 100_000 + b"\n") for letter in (b"a", b"b")))
+        heard = b""
+        async with asyncio.timeout(PATIENCE_S):
+            while heard.count(b"\n") < 2:
+                heard += await process.read()
+            await writing
+    assert sorted(heard.splitlines()) == [b"a" * 100_000, b"b" * 100_000], "two writes were mixed"
+
+
+@promise
 async def a_killed_process_is_signalled(runtime: Runtime) -> None:
     async with await runtime.open_process(["sleep", "1000"]) as process:
         await process.kill()
@@ -267,16 +279,21 @@ async def a_reset_leaves_nothing(runtime: Runtime) -> None:
 async def a_reset_breaks_off_what_runs(runtime: Runtime) -> None:
     async with await runtime.open_process(["sh", "-c", "echo ready; sleep 1000"]) as process:
         assert await line_of(process.read) == "ready"
+        reading = asyncio.create_task(process.read())
+        await asyncio.sleep(0)
         await runtime.reset()
+        await raises(RuntimeLost, asyncio.wait_for(reading, PATIENCE_S))
+        await raises(RuntimeLost, process.read())
         await raises(RuntimeLost, process.wait(timeout_s=PATIENCE_S))
     assert await sh(runtime, "echo on") == "on\n"
 
 
 @promise
 async def an_exposed_port_has_an_address(runtime: Runtime) -> None:
-    url = await runtime.expose(8123)
+    url, *others = await asyncio.gather(*(runtime.expose(8123) for _ in range(3)))
     assert url.startswith(("http://", "https://"))
     assert not url.endswith("/")
+    assert [url, url, url] == [*others, await runtime.expose(8123)], "a port has more than one address"
 
 
 @promise
@@ -284,9 +301,10 @@ async def a_program_reaches_a_server_of_the_host(runtime: Runtime) -> None:
     """Shown with whatever in the box speaks HTTP; where nothing does, the address has to do."""
     token = secrets.token_hex(8)
     async with served(token) as port:
-        url = await runtime.forward(port)
+        url, *others = await asyncio.gather(*(runtime.forward(port) for _ in range(3)))
         assert url.startswith(("http://", "https://")), url
         assert not url.endswith("/"), url
+        assert [url, url, url] == [*others, await runtime.forward(port)], "a port has more than one address"
         for _ in range(2):
             assert await sh(runtime, FETCH.replace("URL", f"{url}/")) in (token, "nothing here speaks HTTP")
 

@@ -36,6 +36,7 @@ class _Running:
     def __init__(self, process: subprocess.Popen[bytes], voice: Voice) -> None:
         self.process = process
         self._voice = voice
+        self._name = "spare worker"
         self._lines = WholeLines()
         self._untold = b""
         self._words = b""
@@ -47,6 +48,7 @@ class _Running:
         os.set_blocking(self._order, False)
 
     def tell(self, order: WorkerOrder) -> None:
+        self._name = f"worker {order.slot}.{order.life}"
         self._untold = msgspec.json.encode(order) + b"\n"
         self.speak()
 
@@ -72,7 +74,13 @@ class _Running:
         with contextlib.suppress(BlockingIOError):
             while chunk := os.read(self._pipe, 65536):
                 self._words = (self._words + chunk)[-LAST_WORDS_BYTES:]
-                self._voice.say(self._lines.feed(chunk))
+                self._say(self._lines.feed(chunk))
+
+    def _say(self, lines: list[bytes]) -> None:
+        """Under its name, line by line: a traceback among those of its neighbours, or what some library prints, is
+        nobody's otherwise."""
+        name = self._name.encode()
+        self._voice.say([name + b": " + line for line in lines])
 
     def computing(self) -> bool:
         """Whether it used a CPU since this was asked last."""
@@ -89,7 +97,7 @@ class _Running:
     def bury(self) -> str:
         self.process.wait(timeout=KILL_WAIT_S)
         self.listen()
-        self._voice.say(self._lines.rest())
+        self._say(self._lines.rest())
         assert self.process.stderr is not None
         assert self.process.stdin is not None
         self.process.stderr.close()

@@ -278,7 +278,8 @@ def main() -> None:
     # Nobody reads on from where the order came from.
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
-    logging.basicConfig(level=logging.WARNING, format=f"worker {order.slot}.{order.life}: %(name)s: %(message)s")
+    # Whoever started us puts our name before every line.
+    logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
     try:
         run(_main(order))
     except RollwrightError as error:

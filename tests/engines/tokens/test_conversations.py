@@ -11,7 +11,7 @@ import tiny
 from rollwright.engines.config import RelayConfig, TokensConfig
 from rollwright.engines.scripted import ScriptedConfig, ScriptedServer
 from rollwright.engines.tokens import TokensEngine
-from rollwright.engines.tokens.shelf import Shelf, Turn
+from rollwright.engines.tokens.memory import Memory, Turn
 from rollwright.harnesses import Limits, Session
 from rollwright.renderers.contract import ThinkingPolicy
 from rollwright.traces import LiveTrace
@@ -81,23 +81,23 @@ def turn_of(renderer, name, text="Yes."):
 
 
 def test_a_name_finds_its_turn_or_none():
-    renderer, shelf = tiny.renderer(), Shelf(2**20)
+    renderer, memory = tiny.renderer(), Memory(2**20)
     one, two = turn_of(renderer, "a/0"), turn_of(renderer, "b/0")
-    shelf.put(one)
-    shelf.put(two)
+    memory.put(one)
+    memory.put(two)
     talk = [user("hi"), assistant("Yes."), user("more")]
-    assert shelf.find(talk, "a/0") is one
-    assert shelf.find(talk, "b/0") is two
-    assert shelf.find(talk, "c/0") is None
-    assert shelf.find(talk) is two
+    assert memory.find(talk, "a/0") is one
+    assert memory.find(talk, "b/0") is two
+    assert memory.find(talk, "c/0") is None
+    assert memory.find(talk) is two
     # A history that was rewritten goes on in no tape, even if it names one.
-    assert shelf.find([user("hi"), assistant("No."), user("more")], "a/0") is None
+    assert memory.find([user("hi"), assistant("No."), user("more")], "a/0") is None
 
 
 def test_what_was_forgotten_is_found_by_no_name():
-    renderer, shelf = tiny.renderer(), Shelf(1)
+    renderer, memory = tiny.renderer(), Memory(1)
     for number in range(3):
-        shelf.put(turn_of(renderer, f"a/{number}"))
+        memory.put(turn_of(renderer, f"a/{number}"))
     talk = [user("hi"), assistant("Yes."), user("more")]
-    assert [shelf.find(talk, f"a/{number}") is not None for number in range(3)] == [False, False, True]
-    assert (len(shelf), shelf.forgotten, len(shelf._by_name)) == (1, 2, 1)
+    assert [memory.find(talk, f"a/{number}") is not None for number in range(3)] == [False, False, True]
+    assert (len(memory), memory.forgotten, len(memory._by_name)) == (1, 2, 1)

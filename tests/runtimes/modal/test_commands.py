@@ -118,6 +118,16 @@ async def test_a_relay_to_the_host_ends_with_a_reset_and_begins_anew(box):
             assert differences(fresh, await box.inspect()) == []
 
 
+async def test_a_relay_that_broke_is_closed_before_another_begins(box):
+    async with served("hello") as port:
+        await box.forward(port)
+        tunnel = box._relays[port][0]
+        tunnel._break()
+        url = await box.forward(port)
+        assert not tunnel._tasks
+        assert await sh(box, FETCH.replace("URL", f"{url}/")) == "hello"
+
+
 async def test_words_longer_than_the_vendor_takes_arrive(box):
     word = "x" * 70_000
     result = await box.run(["printf", "%s", word], timeout_s=PATIENCE_S)

@@ -36,12 +36,14 @@ async def test_creating_is_tried_again_when_the_vendor_fails(make, world, status
         assert (await runtime.run(["echo", "here"])).stdout == b"here\n"
 
 
-async def test_creating_waits_when_the_vendor_limits_the_rate(make, world, status):
+async def test_creating_waits_when_the_vendor_limits_the_rate(make, world, status, caplog):
+    caplog.set_level("DEBUG", logger="rollwright.runtimes")
     world.fail("SandboxCreateV2", status.RESOURCE_EXHAUSTED)
     before = world.calls["SandboxCreateV2"]
     async with make() as runtime:
         assert await runtime.alive()
     assert world.calls["SandboxCreateV2"] - before == 2
+    assert "creating a box is tried again in 1." in caplog.text
 
 
 async def test_a_create_whose_answer_is_lost_makes_one_box(make, world, status):
@@ -121,6 +123,17 @@ async def test_a_box_past_its_lifetime_is_lost(make):
 async def test_an_idle_box_is_lost(make):
     async with make(idle_timeout_s=1) as runtime:
         assert "lifetime or idle time" in await lost(runtime)
+
+
+async def test_a_failed_question_says_nothing_about_the_box_and_is_told(make, world, status, caplog):
+    caplog.set_level("DEBUG", logger="rollwright.runtimes")
+    world.fail("SandboxWaitV2", status.INVALID_ARGUMENT)
+    async with make() as runtime:
+        async with asyncio.timeout(PATIENCE_S):
+            while "whether it has ended is asked again in 5 s: InvalidError" not in caplog.text:
+                await asyncio.sleep(0.01)
+        assert runtime.name in caplog.text
+        assert (await runtime.run(["echo", "here"])).stdout == b"here\n"
 
 
 async def test_a_box_that_the_vendor_ends_loses_what_runs_in_it(box, world):

@@ -10,10 +10,15 @@ from rollwright.wire import RuntimeFault, RuntimeLost
 class BoxConfig(RuntimeConfig, frozen=True, kw_only=True, tag_field="kind", tag="scripted-box"):
     image: str = ""
     lifetime_s: float | None = None
+    used_once: bool = False
 
     @property
     def box_lifetime_s(self):
         return self.lifetime_s
+
+    @property
+    def reset_is_a_start(self):
+        return self.used_once
 
 
 class ScriptedBox:

@@ -15,6 +15,8 @@ from rollwright.runtimes.pool.placement import Placement
 from rollwright.wire import RuntimeFault, UsageError
 
 KEYS = "abc"
+USED_ONCE = "c"
+"""The shelf of a kind whose reset is the start of another box."""
 
 
 class Books:
@@ -27,14 +29,19 @@ class Books:
         self.verified = set()
         self.waiting, self.holding = [], []
         self.made, self.gone = set(), set()
+        self.begun = []
+        """When each box was begun, whatever for."""
 
     def act(self, work):
         for box in work.make:
             assert box not in self.made
             self.made.add(box)
+            self.begun.append(self.now)
             self.making.append(box)
         for box in work.reset:
             assert box not in self.verified
+            if box.shelf.key in USED_ONCE:
+                self.begun.append(self.now)
             self.resetting.append(box)
         for box in work.end:
             assert box not in self.ending
@@ -57,7 +64,7 @@ class Books:
             self.waiting.remove(ticket)
 
     def ask(self, key, **more):
-        ticket, work = self.placement.ask(key, self.now, **more)
+        ticket, work = self.placement.ask(key, self.now, used_once=key in USED_ONCE, **more)
         if ticket.box is None and ticket.error is None:
             self.waiting.append(ticket)
         self.act(work)
@@ -124,6 +131,14 @@ class Books:
         assert {ticket for shelf in placement.shelves.values() for ticket in shelf.waiting} == set(self.waiting)
         assert self.verified == {box for box in placement.boxes if box.phase is Phase.IDLE}
         assert not self.stuck(), "somebody waits for what nothing brings"
+        self.check_pace()
+
+    def check_pace(self):
+        """In any window, as many boxes are begun as the rate gives, a second's worth before it, and the jitter."""
+        per_s, begun = self.placement.config.create_per_s, self.begun
+        for first, since in enumerate(begun) if per_s else ():
+            for last in range(first, len(begun)):
+                assert last - first <= (begun[last] - since + 1.0) * per_s / 0.75 + 1e-6, "faster than the pace"
 
     def stuck(self):
         """Tickets wait, nothing that is under way will report, nobody holds a box, and no alarm is set."""
@@ -157,7 +172,7 @@ class PlacementMachine(RuleBasedStateMachine):
 
     @rule(key=st.sampled_from(KEYS))
     def expect(self, key):
-        self.books.act(self.books.placement.expect(key, self.books.now))
+        self.books.act(self.books.placement.expect(key, self.books.now, used_once=key in USED_ONCE))
 
     @precondition(lambda self: self.books.making)
     @rule(data=st.data(), well=st.booleans())
@@ -243,6 +258,42 @@ def test_a_released_box_is_reset_before_the_next_one_gets_it():
     pool.finish_reset(box)
     assert (second.box, box.uses) == (box, 2)
     assert pool.placement.books == {"misses": 2, "creates": 1, "resets": 1}
+
+
+def test_a_box_that_serves_once_is_made_up_for_at_the_pool_s_pace():
+    pool = Books(PoolConfig(create_per_s=1.0))
+    held = pool.ask("c")
+    pool.drain()
+    for _ in range(5):
+        box = held.box
+        pool.leave(held)
+        assert (pool.resetting, pool.ending, box.uses) == ([], [box], 1)
+        pool.drain()
+        while not pool.placement.counts[Phase.IDLE]:
+            pool.tick(pool.placement.wake_at(pool.now) - pool.now)
+            pool.drain()
+        held = pool.ask("c")
+        assert held.box is not None, "made before anybody asks"
+        pool.check()
+    assert (len(pool.made), pool.placement.books["resets"]) == (6, 0)
+    assert pool.now >= 1003.0, "five more at one in a second, jitter and burst taken off"
+
+
+def test_what_is_owed_waits_for_the_breaker_and_is_forgotten_in_time():
+    pool = books(breaker_failures=1, breaker_s=8.0, idle_ttl_s=20.0, create_tries=9)
+    held = [pool.ask("c"), pool.ask("c")]
+    pool.drain()
+    pool.leave(held[0])
+    pool.finish_make(pool.making[0], RuntimeFault("no room"))
+    pool.leave(held[1])
+    pool.drain()
+    assert (pool.making, pool.placement.boxes) == ([], set())
+    pool.tick(pool.placement.wake_at(pool.now) - pool.now)
+    assert len(pool.making) == 1, "one box is tried"
+    pool.finish_make(pool.making[0], RuntimeFault("no room"))
+    pool.drain()
+    pool.tick(30.0)
+    assert (pool.making, pool.placement.shelves) == ([], {})
 
 
 def test_nobody_waits_for_a_reset_that_hangs():

@@ -77,6 +77,24 @@ async def test_a_reset_that_fails_or_hangs_ends_the_box(world, what):
     assert world.all_freed()
 
 
+async def test_a_box_whose_reset_is_a_start_is_ended_and_another_is_made(world):
+    once = BoxConfig(used_once=True)
+    async with pool_of(world, max_boxes=2) as pool:
+        for _ in range(3):
+            async with pool.lease(once):
+                pass
+            await rest(pool)
+        seen = pool.stats()
+        assert (seen.creates, seen.hits, seen.idle, seen.resets, seen.quarantines) == (4, 2, 1, 0, 0)
+        assert "reset" not in {what for what, _ in world.calls}
+        world.faults["start"] = [RuntimeFault("no room")]
+        async with pool.lease(once):
+            pass
+        await rest(pool)
+        assert pool.stats().create_failures == 1, "the breaker hears of it"
+    assert world.all_freed()
+
+
 async def test_giving_back_does_not_wait_for_the_reset(world):
     slow = asyncio.Event()
     world.faults["reset"] = [slow]

@@ -24,6 +24,8 @@ from prime_sandboxes._proto.command_session import command_session_pb2 as pb
 from runtimes.prime import nsbox
 
 SERVICE = "command_session.CommandSession"
+FAULT = web.RequestKey("fault", object) if hasattr(web, "RequestKey") else "fault"
+"""Newer servers warn of a plain name, once in a process: the first request of all would fail."""
 
 
 class Session:
@@ -156,7 +158,7 @@ class FakePrime:
             await self._closing.wait()
         if fault == "cut":
             request.transport.abort()
-        request["fault"] = fault
+        request[FAULT] = fault
         if fault in ("cut", "hang"):
             return web.Response(status=500)
         response = await handler(request)
@@ -318,7 +320,7 @@ class FakePrime:
         sandbox.used = self.clock()
         message = getattr(pb, f"{method}Request").FromString(body)
         session = await (self._begin(sandbox, message) if method == "Start" else self._attach(sandbox, message))
-        if request["fault"] == "cut after":
+        if request[FAULT] == "cut after":
             await session.process.wait()
             request.transport.abort()
             return response

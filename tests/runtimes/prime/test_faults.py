@@ -9,6 +9,8 @@ import pytest
 from aiohttp.abc import AbstractResolver
 
 from rollwright.runtimes import Ending
+from rollwright.runtimes.asking import FETCH, served, sh
+from rollwright.runtimes.prime import sdk
 from rollwright.runtimes.prime.sweeping import sweep
 from rollwright.wire import RuntimeFault, RuntimeLost, UsageError
 
@@ -305,3 +307,39 @@ async def test_a_wrong_key_is_told(vendor, make, monkeypatch):
 async def test_a_public_address_can_stand_in_for_the_relay(vendor, make):
     async with make(forward_via="https://host.example/{port}/") as box:
         assert await box.forward(8000) == "https://host.example/8000"
+
+
+@pytest.mark.parametrize("what", ["start", "reset"])
+async def test_a_stop_while_a_box_is_made_leaves_none(vendor, make, journal, monkeypatch, what):
+    asked, go_on, create = asyncio.Event(), asyncio.Event(), sdk.create
+
+    async def slowly(*args):
+        asked.set()
+        await go_on.wait()
+        return await create(*args)
+
+    box = make()
+    if what == "reset":
+        await box.start()
+    monkeypatch.setattr(sdk, "create", slowly)
+    making = asyncio.create_task(getattr(box, what)())
+    async with asyncio.timeout(30):
+        await asked.wait()
+        stopping = asyncio.create_task(box.stop())
+        await asyncio.sleep(0)
+        go_on.set()
+        await stopping
+        with pytest.raises(RuntimeLost, match="was stopped while it was made"):
+            await making
+    assert vendor.running() == []
+    assert list(journal.entries()) == []
+
+
+async def test_a_relay_that_broke_is_closed_before_another_begins(vendor, make):
+    async with make() as box, served("hello") as port:
+        await box.forward(port)
+        tunnel = box._box._tunnels[port][0]
+        tunnel._break()
+        url = await box.forward(port)
+        assert not tunnel._tasks
+        assert await sh(box, FETCH.replace("URL", f"{url}/")) == "hello"

@@ -1,5 +1,7 @@
 """Patience in creating, and the books of a box's life."""
 
+import asyncio
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -41,6 +43,24 @@ def test_a_vendor_that_asks_for_rest_slows_everyone():
     assert pace.turn() == 0
     pace.delay(40)
     assert pace.turn() >= 40
+
+
+async def test_a_try_that_timed_out_by_itself_is_not_the_end_of_patience():
+    tried = []
+
+    async def create():
+        tried.append(len(tried))
+        if len(tried) < 3:
+            raise TimeoutError("the connection was not made")
+        return "box"
+
+    def meaning(error):
+        return Retry() if isinstance(error, OSError) else None
+
+    made = await create_patiently(create, meaning, pace=Pace(0.0, 1), within_s=20, base_s=0.001)
+    assert (made, tried) == ("box", [0, 1, 2])
+    with pytest.raises(RuntimeFault, match=r"no box was created within 0\.02 s \(1 tries\)"):
+        await create_patiently(asyncio.Event().wait, meaning, pace=Pace(0.0, 1), within_s=0.02)
 
 
 async def test_tries_end_where_the_meaning_says_so():

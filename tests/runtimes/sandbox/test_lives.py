@@ -293,3 +293,19 @@ async def test_a_script_runs_inside(make, tmp_path, cache):
 
 def test_the_status_line_tells_the_state():
     assert repr(SandboxRuntime(SandboxConfig())).endswith(" not started, 0 active, 0 commands>")
+
+
+async def test_a_connection_to_a_box_that_is_gone_just_ends(make):
+    """Nobody is told of an error that nobody could have avoided."""
+    told = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context))
+    async with make() as box:
+        url = await box.expose(8000)
+        box._box.channel.close()
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+        async with asyncio.timeout(PATIENCE_S):
+            assert await reader.read() == b""
+        writer.close()
+        await writer.wait_closed()
+    await asyncio.sleep(0)
+    assert told == []

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import os
 import signal
 import sys
@@ -140,4 +141,13 @@ async def asleep(options: str) -> AsyncIterator[PuppetHost]:
 @asynccontextmanager
 async def broken(options: str) -> AsyncIterator[PuppetHost]:
     raise RuntimeError("the environment cannot be opened")
+    yield
+
+
+@asynccontextmanager
+async def loud(options: str) -> AsyncIterator[PuppetHost]:
+    """Says something in every way, and breaks."""
+    print(f"printed {options}", file=sys.stderr)
+    logging.getLogger("loud").warning("logged %s\nin two lines", options)
+    raise ValueError(options)
     yield

@@ -46,11 +46,11 @@ from rollwright.wire import (
 )
 from rollwright.wire.arrays import Ids
 
+from .memory import Memory, Turn
 from .pictures import content_parts, shown, widens
 from .reader import TokenStreamReader
 from .routing import placed
 from .server import ContextLimit, token_endpoint
-from .shelf import Shelf, Turn
 from .wire import WIRES, TokenAsk
 
 _PROBE_DEADLINE_S = 60.0
@@ -110,18 +110,18 @@ class TokensEngine:
         self._name = endpoint.name
         self._courier = Courier(endpoint, self._wire, relay, obituary=obituary, sleep=sleep)
         self._limit = ContextLimit(endpoint, self._wire.path, config.context_tokens)
-        self._shelf = Shelf(int(config.remember_mb * 2**20))
+        self._memory = Memory(int(config.remember_mb * 2**20))
         self._extended = self._rendered = 0
         self._declined: dict[str, int] = {}
 
     @property
     def stats(self) -> TokensStats:
-        counts = (self._extended, self._rendered, dict(self._declined), len(self._shelf), self._shelf.forgotten)
+        counts = (self._extended, self._rendered, dict(self._declined), len(self._memory), self._memory.forgotten)
         return TokensStats(*counts, self._courier.stats)
 
     def __repr__(self) -> str:
         now = self._courier.stats
-        state = f"{now.in_flight} in flight, {len(self._shelf)} turns remembered"
+        state = f"{now.in_flight} in flight, {len(self._memory)} turns remembered"
         return f"<TokensEngine {self._name} {self._wire.name} {self._pool.renderer.family}: {state}>"
 
     async def complete(self, call: ModelCall) -> ModelReply:
@@ -135,7 +135,7 @@ class TokensEngine:
             return TokenStreamReader(self._pool.renderer.parser(asked.tape))
 
         end = self._ended(asked, await self._courier.stream(asked.call, asked.body, reader, listening))
-        # The turn is on the shelf before anyone sees the end, so that the next call finds it.
+        # The turn is remembered before anyone sees the end, so that the next call finds it.
         listening.builder.apply(end)
         self._remember(asked, listening.builder.reply())
         return end
@@ -146,7 +146,7 @@ class TokensEngine:
         if shown(call.messages):
             return None
         try:
-            turn = self._shelf.find(call.messages, call.follows)
+            turn = self._memory.find(call.messages, call.follows)
             tape = await self._pool.extend(turn.tape, call.messages[turn.count :], call.tools) if turn else None
             if tape is None or isinstance(tape, Declined):
                 tape = await self._pool.render(call.messages, call.tools)
@@ -218,7 +218,7 @@ class TokensEngine:
         return await content_parts(tape, images, self.images)
 
     async def _prompt(self, call: ModelCall) -> tuple[Tape, Turn | None]:
-        turn = self._shelf.find(call.messages, call.follows)
+        turn = self._memory.find(call.messages, call.follows)
         if turn is not None:
             longer = await self._pool.extend(turn.tape, call.messages[turn.count :], call.tools)
             if not isinstance(longer, Declined):
@@ -296,7 +296,7 @@ class TokensEngine:
             images=asked.images,
             name=asked.call.name,
         )
-        self._shelf.put(turn)
+        self._memory.put(turn)
 
 
 class _Remembering:

@@ -1,4 +1,4 @@
-"""Answers a trainer's letters out of a shelf. No socket here, and nothing is remembered between two letters."""
+"""Answers a trainer's letters out of a depot. No socket here, and nothing is remembered between two letters."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from rollwright.orchestrator.policies import write_policy
 from rollwright.wire import WireError
 from rollwright.wire.codec import Buffer
 
+from .depot import Depot
 from .letters import MAX_CHUNK_BYTES, Ack, Answer, Chunk, Fetch, Publish, Refused, Standing, read_request, write_letter
-from .shelf import Shelf
 
 
 class Desk:
-    def __init__(self, shelf: Shelf, token: str) -> None:
+    def __init__(self, depot: Depot, token: str) -> None:
         """Without a token everybody is let in."""
-        self._shelf = shelf
+        self._depot = depot
         self._token = token.encode()
 
     def answer(self, frame: Buffer) -> list[Buffer]:
@@ -32,28 +32,28 @@ class Desk:
         if isinstance(request, Fetch):
             return self._chunk(request)
         if isinstance(request, Ack):
-            self._shelf.acknowledge(request.step)
+            self._depot.acknowledge(request.step)
         if isinstance(request, Publish):
             if request.version < 0:
                 return [write_letter(Refused(request.number, "malformed"))]
-            write_policy(self._shelf.directory, PolicyVersion(request.version, request.path))
+            write_policy(self._depot.directory, PolicyVersion(request.version, request.path))
         return [write_letter(self._standing(request.number))]
 
     def _chunk(self, fetch: Fetch) -> list[Buffer]:
         if fetch.offset < 0 or fetch.length < 1:
             return [write_letter(Refused(fetch.number, "malformed"))]
-        path = self._shelf.find(fetch.step)
+        path = self._depot.find(fetch.step)
         try:
             if path is not None:
                 return _map_chunk(path, fetch)
         except FileNotFoundError:
             # Acked and removed since it was found.
             pass
-        gone = 0 < fetch.step <= self._shelf.last
+        gone = 0 < fetch.step <= self._depot.last
         return [write_letter(Refused(fetch.number, "gone") if gone else self._standing(fetch.number))]
 
     def _standing(self, number: int) -> Answer:
-        return Standing(number, self._shelf.acked, self._shelf.last)
+        return Standing(number, self._depot.acked, self._depot.last)
 
 
 def _map_chunk(path: Path, fetch: Fetch) -> list[Buffer]:

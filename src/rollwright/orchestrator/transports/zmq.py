@@ -17,10 +17,10 @@ import zmq
 from rollwright.wire import UsageError
 
 from .contract import Window
+from .depot import Depot
 from .desk import Desk
-from .directory import ShelfSender
+from .directory import DepotSender
 from .keys import Keys, keys_in
-from .shelf import Shelf
 
 _log = logging.getLogger(__name__)
 _POLL_MS = 100
@@ -33,7 +33,7 @@ HEARTBEAT_MS, SILENCE_MS = 2000, 30_000
 """A peer whose machine is gone is let go after this silence."""
 
 
-class ZmqSender(ShelfSender):
+class ZmqSender(DepotSender):
     """Batches for trainers that connect to `address` with `key`. Unacked batches wait as files of `directory`."""
 
     def __init__(
@@ -47,21 +47,21 @@ class ZmqSender(ShelfSender):
         timeout_s: float = 3600.0,
     ) -> None:
         directory = Path(directory)
-        shelf = Shelf(directory, keep_batches=keep_batches, sync=sync)
-        super().__init__(shelf, window=window or Window(batches=8, bytes=64 * 2**30), timeout_s=timeout_s)
+        depot = Depot(directory, keep_batches=keep_batches, sync=sync)
+        super().__init__(depot, window=window or Window(batches=8, bytes=64 * 2**30), timeout_s=timeout_s)
         keys = None if bind.startswith("ipc://") else keys_in(directory)
         self.key = keys.for_trainer if keys else ""
         """What a trainer needs to be let in; empty where the socket is a file."""
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = _bound(self._context, bind, keys)
         self.address = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
-        self._desk = Desk(shelf, keys.token if keys else "")
+        self._desk = Desk(depot, keys.token if keys else "")
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="batch sender", daemon=True)
         self._thread.start()
 
     def __repr__(self) -> str:
-        return f"<ZmqSender at {self.address}: {self._shelf!r}>"
+        return f"<ZmqSender at {self.address}: {self._depot!r}>"
 
     async def close(self) -> None:
         """What is unacked stays on disk, for a later sender of the same directory."""

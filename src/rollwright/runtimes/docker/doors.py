@@ -67,8 +67,17 @@ class Doors:
     open_process: OpenProcess
     address: str = ""
     """The container's own, as the engine tells it."""
+    _urls: dict[tuple[str, int], str] = field(default_factory=dict)
+    _opening: asyncio.Lock = field(default_factory=asyncio.Lock)
     _relays: list[Relay] = field(default_factory=list)
     _forwarders: list[Process] = field(default_factory=list)
+
+    async def to_host(self, port: int) -> str:
+        """The URL by which programs in the box reach `port` of this host's loopback: one door, however often asked."""
+        async with self._opening:
+            if ("in", port) not in self._urls:
+                self._urls["in", port] = await self.inward(to_dialled(dial_host(port)))
+            return self._urls["in", port]
 
     async def inward(self, serve: Serve, port: int = 0) -> str:
         """The URL by which programs in the box reach `serve`, on `port` or on one that is free."""
@@ -90,7 +99,13 @@ class Doors:
         return f"http://127.0.0.1:{await self._forwarded(f'{DOORS}/{name}', port)}"
 
     async def outward(self, port: int) -> str:
-        """The URL by which this process reaches `port` in the box."""
+        """The URL by which this process reaches `port` in the box: one door, however often asked."""
+        async with self._opening:
+            if ("out", port) not in self._urls:
+                self._urls["out", port] = await self._outward(port)
+            return self._urls["out", port]
+
+    async def _outward(self, port: int) -> str:
         if not self.pid:
             if self.address:
                 return f"http://{self.address}:{port}"

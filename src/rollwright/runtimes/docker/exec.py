@@ -71,6 +71,7 @@ class Exec:
         self._stderr = Kept(output_limit)
         self._limit = output_limit
         self._feeding: asyncio.Task[None] | None = None
+        self._turn = asyncio.Lock()
         self._heard_out = False
         self.ended_by_box = False
         """The box was stopped or reset under it: its result means nothing."""
@@ -80,11 +81,12 @@ class Exec:
         self._feeding = asyncio.create_task(self._feed_all(data), name=f"stdin of {self._id[:12]}")
 
     async def feed(self, data: bytes) -> bool:
-        """Feed `data`; False where nobody takes it any more."""
+        """Feed `data`; False where nobody takes it any more. Each goes in whole, in the order of asking."""
         try:
-            for at in range(0, len(data), _CHUNK):
-                self._writer.write(data[at : at + _CHUNK])
-                await self._writer.drain()
+            async with self._turn:
+                for at in range(0, len(data), _CHUNK):
+                    self._writer.write(data[at : at + _CHUNK])
+                    await self._writer.drain()
         except (OSError, RuntimeError):
             return False
         return not self._writer.is_closing()

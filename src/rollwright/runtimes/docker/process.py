@@ -33,7 +33,14 @@ class DockerProcess:
         self._command.close_stdin()
 
     async def read(self, limit: int = 65536) -> bytes:
-        return await self._command.read(limit)
+        try:
+            piece = await self._command.read(limit)
+        except RuntimeFault:
+            self._check()
+            raise
+        if not piece:
+            self._check()  # The end of a box is not the end of a program's output.
+        return piece
 
     async def wait(self, timeout_s: float) -> ExecResult:
         if self._result is None:

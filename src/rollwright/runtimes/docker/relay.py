@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
+from rollwright.wire import RuntimeFault
+
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Dial = Callable[[], Awaitable[Streams]]
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -54,7 +56,7 @@ class Relay:
 
     async def _attend(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            with suppress(OSError, TimeoutError, EOFError):
+            with suppress(OSError, TimeoutError, EOFError, RuntimeFault):  # The last where the box is gone.
                 await self._serve(reader, writer)
         finally:
             writer.close()

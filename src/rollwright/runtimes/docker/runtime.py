@@ -33,12 +33,11 @@ from .api import Engine, address_of
 from .config import DockerConfig, Network
 from .containers import PULL_S, Container, freed, is_running, made, removed
 from .crew import Crew
-from .doors import Doors, dial_host, may_enter
+from .doors import Doors, may_enter
 from .egress import AllowList, Proxy
 from .files import read_file, write_file
 from .images import built
 from .look import look
-from .relay import to_dialled
 from .scripts import bring_programs, run_script
 from .shelf import shelf_dir
 from .spec import HOME, Binds, base_environment, container_spec, network_spec
@@ -177,7 +176,7 @@ class DockerRuntime:
         return await self._running().doors.outward(port)
 
     async def forward(self, port: int) -> str:
-        return await self._running().doors.inward(to_dialled(dial_host(port)))
+        return await self._running().doors.to_host(port)
 
     async def alive(self) -> bool:
         if not self._standing.running or self._inside is None:

@@ -93,13 +93,13 @@ class BoxDir:
     def remove(self) -> None:
         """Remove the box, whatever is in it. Nothing to do where there is none."""
         try:
-            if not self._remove_empty():
+            if os.path.lexists(self.root) and not self._remove_empty():
                 clear(self.root)
                 os.rmdir(self.root)
-        except FileNotFoundError:
-            return
         except OSError as error:
-            raise RuntimeFault(f"could not remove the box: {error}") from error
+            # Another sweep may have been faster. What is still there is not removed.
+            if os.path.lexists(self.root):
+                raise RuntimeFault(f"could not remove the box: {error}") from error
 
     def _remove_empty(self) -> bool:
         """The short way for a box that holds nothing."""

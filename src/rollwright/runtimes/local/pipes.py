@@ -121,6 +121,7 @@ class Writer:
         self._rest = memoryview(b"")
         self._close_after = False
         self._done: asyncio.Future[bool] | None = None
+        self._turn = asyncio.Lock()
 
     def start(self, data: bytes) -> None:
         """Feed `data` while the loop turns and close the pipe after it."""
@@ -128,19 +129,21 @@ class Writer:
         self._push()
 
     async def feed(self, data: bytes) -> bool:
-        """Feed `data`; False where the other end is closed. One writer at a time; a cancelled feed drops its rest."""
-        if self._fd < 0:
-            return False
-        self._rest = memoryview(data)
-        self._done = self._loop.create_future()
-        try:
-            self._push()
-            return await self._done
-        finally:
-            self._done = None
-            self._rest = memoryview(b"")
-            if self._fd >= 0:
-                self._loop.remove_writer(self._fd)
+        """Feed `data`; False where the other end is closed. Each goes in whole, in the order of asking; a cancelled one
+        drops its rest."""
+        async with self._turn:
+            if self._fd < 0:
+                return False
+            self._rest = memoryview(data)
+            self._done = self._loop.create_future()
+            try:
+                self._push()
+                return await self._done
+            finally:
+                self._done = None
+                self._rest = memoryview(b"")
+                if self._fd >= 0:
+                    self._loop.remove_writer(self._fd)
 
     def close(self) -> None:
         if self._fd >= 0:

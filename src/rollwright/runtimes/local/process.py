@@ -33,7 +33,10 @@ class LocalProcess:
             self._command.stdin.close()
 
     async def read(self, limit: int = 65536) -> bytes:
-        return await self._command.stdout.read(limit)
+        piece = await self._command.stdout.read(limit)
+        if not piece:
+            self._check()  # The end of a box is not the end of a program's output.
+        return piece
 
     async def wait(self, timeout_s: float) -> ExecResult:
         if self._result is None:

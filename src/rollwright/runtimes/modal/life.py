@@ -4,6 +4,7 @@ it in between is not told here."""
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 from contextlib import suppress
 from typing import Any, Self
@@ -19,6 +20,8 @@ from .config import ModalConfig
 from .link import ModalLink, ended_task
 from .processes import OWN, script_line
 from .vendor import Vendor, check_installed, ending, meaning, refused, shared_vendor
+
+log = logging.getLogger("rollwright.runtimes")
 
 _CLOSE_S = 120.0
 _NOTE_S = 30.0
@@ -136,8 +139,9 @@ class ModalLife:
             except Exception as error:  # The SDK's border. A request that failed says nothing about the box.
                 if reason := ending(error):
                     self._lose(reason)
-                else:
-                    await asyncio.wait({link.ended}, timeout=_WATCH_PAUSE_S)
+                    return
+                log.debug("%s: whether it has ended is asked again in %g s: %r", self.name, _WATCH_PAUSE_S, error)
+                await asyncio.wait({link.ended}, timeout=_WATCH_PAUSE_S)
 
     async def stop(self) -> None:
         if self._stopping is None:

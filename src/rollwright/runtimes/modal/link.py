@@ -7,6 +7,7 @@ The vendor's exec has no kill and cannot tell a program's output from that of it
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import shlex
 from collections.abc import Awaitable, Coroutine, Mapping
@@ -19,6 +20,8 @@ from rollwright.wire import RuntimeFault, RuntimeLost
 from .vendor import broken, is_conflict
 
 T = TypeVar("T")
+
+log = logging.getLogger("rollwright.runtimes")
 
 _PIECE = 1 << 20
 _PIECES = 64
@@ -51,6 +54,7 @@ class ModalLink:
             except LinkBroken as error:
                 if last:
                     raise RuntimeLost(f"box {self.name} does not take a file: {error}") from error
+                log.debug("%s: a file of %d bytes is brought again: %s", self.name, len(data), error)
                 continue
             if said != b"ok\n":
                 raise RuntimeFault(f"a file of {len(data)} bytes could not be brought into box {self.name}")

@@ -63,6 +63,7 @@ class ModalRuntime(ModalLife):
         self._inbox: Inbox | None = None
         self._relays: dict[int, tuple[Tunnel, str]] = {}
         self._forwarding = asyncio.Lock()
+        self._exposing = asyncio.Lock()
 
     # --- commands and files ------------------------------------------------------------------------------------------
 
@@ -183,7 +184,8 @@ class ModalRuntime(ModalLife):
         if port not in self.config.ports:
             raise RuntimeFault(f"port {port} has no tunnel: Modal wants it in runtime.ports when the box is made")
         try:
-            async with asyncio.timeout(CALL_S):
+            # One at a time: the SDK asks the vendor once, and remembers the answer.
+            async with asyncio.timeout(CALL_S), self._exposing:
                 tunnels = await self._linked().until_ended(self._public_tunnels())
         except (TimeoutError, LinkBroken) as error:
             raise RuntimeFault(f"modal gave no tunnel to port {port} of box {self.name}: {error}") from error
@@ -202,6 +204,7 @@ class ModalRuntime(ModalLife):
             known = self._relays.get(port)
             if known is not None and not known[0].broken:
                 return known[1]
+            await self._drop_relay(port)
             try:
                 wire = await link.open_plain(relay_line(), {"ROLLWRIGHT_BOX": shell.mark(shell.number())})
             except LinkBroken as error:
@@ -214,6 +217,12 @@ class ModalRuntime(ModalLife):
                 raise
             self._relays[port] = (tunnel, url)
             return url
+
+    async def _drop_relay(self, port: int) -> None:
+        """Close what is left of a relay that broke."""
+        known = self._relays.pop(port, None)
+        if known is not None:
+            await known[0].close()
 
     async def _let_go(self) -> None:
         inbox, self._inbox = self._inbox, None

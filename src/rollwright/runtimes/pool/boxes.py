@@ -36,6 +36,10 @@ class Shelf:
     key: str
     breaker: Breaker
     max_age_s: float
+    used_once: bool = False
+    """A reset would be the start of another box, so a box that is given back ends, and another is made."""
+    owed: list[float] = field(default_factory=list)
+    """When each box was given back that no other was made for yet."""
     idle: list[Box] = field(default_factory=list)
     """Clean boxes; the one that came last goes first, so that those nobody needs grow old."""
     waiting: dict[Ticket, None] = field(default_factory=dict)

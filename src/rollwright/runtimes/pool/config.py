@@ -29,7 +29,8 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """A box older than this is freed instead of handed out. Where its provider ends boxes by itself, half of that
     lifetime counts if it is shorter."""
     create_per_s: float = 100.0
-    """Boxes begun per second once a burst of a second's worth is spent; 0 is no bound."""
+    """Boxes begun per second once a burst of a second's worth is spent; 0 is no bound. Those that take the place of a
+    used or lost box count too."""
     max_creating: int = 64
     """Boxes that are being made at the same time."""
     create_tries: int = 3
@@ -44,8 +45,7 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     start_timeout_s: float = 300.0
     """Longest time for one box to start."""
     reset_timeout_s: float = 60.0
-    """Longest time for a box to be reset and looked at; a box that takes longer is freed. Where a reset is the start of
-    another box, start_timeout_s counts."""
+    """Longest time for a box to be reset and looked at; a box that takes longer is freed."""
 
     def __post_init__(self) -> None:
         for name in _AT_LEAST_ONE:

@@ -7,6 +7,9 @@ it does that work and reports back. A cancellation cannot tear such a step in ha
     making ──► idle ──► leased ──► resetting ──► idle          a box is idle only when it is known to be clean
        └────────┴──────────┴───────────┴──► ending ──► gone    ending boxes still count against the caps
 
+Every box begins in `making`, under the one pace and the breaker of its shelf. Where a reset would be the start of
+another box, there is no resetting: the used box ends, and its shelf is owed one, which is made ahead of demand.
+
 Tickets are served oldest first. An older ticket that lacks room for a box of its own shelf takes the room of another
 shelf's idle box before a younger ticket is given that box, so no shelf starves another.
 """
@@ -52,16 +55,18 @@ class Placement:
         # Copied at once, since metrics are read in another thread.
         return sum(len(shelf.waiting) for shelf in list(self.shelves.values()))
 
-    def expect(self, key: str, now: float, lifetime_s: float | None = None) -> Work:
+    def expect(self, key: str, now: float, lifetime_s: float | None = None, used_once: bool = False) -> Work:
         """Somebody will ask for boxes of `key`: keep them warm as if it had asked. `lifetime_s` is after what time
-        their provider ends them."""
+        their provider ends them; those that are `used_once` are not reset but ended, and others made."""
         if not self.closed:
-            self._shelf(key, lifetime_s).asked_at = now
+            self._shelf(key, lifetime_s, used_once).asked_at = now
         return self._settle(now)
 
-    def ask(self, key: str, now: float, lifetime_s: float | None = None) -> tuple[Ticket, Work]:
+    def ask(
+        self, key: str, now: float, lifetime_s: float | None = None, used_once: bool = False
+    ) -> tuple[Ticket, Work]:
         """Wish for a box. The ticket is settled at once if there is a clean one, or if there will be none."""
-        shelf = self._shelf(key, lifetime_s)
+        shelf = self._shelf(key, lifetime_s, used_once)
         ticket = Ticket(next(self._numbers), shelf)
         if self.closed:
             ticket.error = PoolClosed("the pool is closed")
@@ -84,7 +89,10 @@ class Placement:
 
     def _take_back(self, box: Box, now: float) -> None:
         spent = bool(self.config.max_uses) and box.uses >= self.config.max_uses
-        if spent or self._old(box, now):
+        if box.shelf.used_once:
+            box.shelf.owed.append(now)
+            self._end(box)
+        elif spent or self._old(box, now):
             self._evict(box)
         else:
             self._move(box, Phase.RESETTING)
@@ -173,20 +181,20 @@ class Placement:
         """When time alone changes something; None if never."""
         moments = [self._pace.ready_at(now)] if self._paced else []
         for shelf in self.shelves.values():
-            if shelf.waiting or self._kept_warm(shelf, now):
+            if shelf.waiting or shelf.owed or self._kept_warm(shelf, now):
                 moments.append(shelf.breaker.retry_at)
                 moments.extend(islice((since + _SLOW_RESET_S for since in shelf.resetting.values()), shelf.slow, None))
             moments.extend(self._expiries(shelf))
         # What is due already was done by the last step, or is held up by something that reports by itself.
         return min((moment for moment in moments if moment > now), default=None)
 
-    def _shelf(self, key: str, lifetime_s: float | None) -> Shelf:
+    def _shelf(self, key: str, lifetime_s: float | None, used_once: bool) -> Shelf:
         shelf = self.shelves.get(key)
         if shelf is None:
             config = self.config
             breaker = Breaker(config.breaker_failures, config.breaker_s, self._rng)
             age_s = config.max_age_s if lifetime_s is None else min(config.max_age_s, lifetime_s / 2)
-            shelf = self.shelves[key] = Shelf(key, breaker, age_s)
+            shelf = self.shelves[key] = Shelf(key, breaker, age_s, used_once)
         return shelf
 
     def _settle(self, now: float) -> Work:
@@ -243,6 +251,7 @@ class Placement:
             self._paced = True
             return False
         self._pace.take(now)
+        del shelf.owed[:1]  # Whoever it is made for, there is one box more.
         box = Box(next(self._numbers), shelf)
         self._move(box, Phase.MAKING)
         self._work.make.append(box)
@@ -268,7 +277,11 @@ class Placement:
         return True
 
     def _prefetch(self, now: float) -> None:
-        for shelf in self.shelves.values() if self.config.min_warm else ():
+        for shelf in self.shelves.values():
+            while shelf.owed and now >= shelf.owed[0] + self.config.idle_ttl_s:
+                del shelf.owed[0]  # It would have been freed by now.
+            while shelf.owed and self._makes(shelf, now):
+                pass
             if self._kept_warm(shelf, now):
                 shelf.slow = _slow(shelf, now)
                 ready = len(shelf.idle) + shelf.under_way - len(shelf.waiting)
@@ -352,7 +365,7 @@ class Placement:
         """A shelf with nothing on it goes, unless it remembers failures or is to be kept warm."""
         for shelf in list(self.shelves.values()):
             remembers = shelf.breaker.failed and now < shelf.breaker.retry_at + self.config.breaker_s
-            if not (shelf.size or shelf.waiting or remembers or self._kept_warm(shelf, now)):
+            if not (shelf.size or shelf.waiting or shelf.owed or remembers or self._kept_warm(shelf, now)):
                 del self.shelves[shelf.key]
 
 

@@ -119,7 +119,7 @@ class RuntimePool:
 
     def expect(self, config: RuntimeConfig) -> None:
         """Make the boxes that are to be kept warm before the first one is asked for."""
-        self._do(self._placement.expect(self._key(config), self._clock(), config.box_lifetime_s))
+        self._do(self._placement.expect(self._key(config), self._clock(), *_terms(config)))
 
     async def close(self) -> None:
         """End everything, leased boxes included. Idempotent, and bounded: what does not end in time is left to the
@@ -136,7 +136,7 @@ class RuntimePool:
 
     async def _claim(self, lease: Lease, config: RuntimeConfig) -> tuple[Ticket, LeasedRuntime]:
         began = self._clock()
-        ticket, work = self._placement.ask(self._key(config), began, config.box_lifetime_s)
+        ticket, work = self._placement.ask(self._key(config), began, *_terms(config))
         self._do(work)
         try:
             runtime = await self._healthy(ticket, began)
@@ -200,9 +200,8 @@ class RuntimePool:
             held = self._held[box] = Held(self._configs[box.shelf.key], self._maker)
             self._spawn(held.start(self.config.start_timeout_s), f"make box {box.number}", partial(self._was_made, box))
         for box in work.reset:
-            held, limits = self._held[box], self.config
-            within_s = limits.start_timeout_s if held.config.reset_is_a_start else limits.reset_timeout_s
-            self._spawn(held.reset(within_s), f"reset box {box.number}", partial(self._was_reset, box))
+            reset = self._held[box].reset(self.config.reset_timeout_s)
+            self._spawn(reset, f"reset box {box.number}", partial(self._was_reset, box))
         for box in work.end:
             self._spawn(self._held[box].stop(), f"end box {box.number}", partial(self._was_ended, box))
         for ticket in work.settled:
@@ -286,3 +285,8 @@ class RuntimePool:
         deadline = self._clock() + within_s
         while self._tasks and (left_s := deadline - self._clock()) > 0:
             await asyncio.wait(set(self._tasks), timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+
+
+def _terms(config: RuntimeConfig) -> tuple[float | None, bool]:
+    """What placement has to know of a kind: how long its boxes live, and whether each serves one lease."""
+    return config.box_lifetime_s, config.reset_is_a_start

@@ -99,6 +99,8 @@ class Generation:
             raise
         finally:
             self._tasks.discard(task)
+            if task.done() and not task.cancelled():
+                task.exception()  # Looked at, also where the end of the box is what is told.
         self.check()
         return task.result()
 
@@ -180,6 +182,7 @@ class Generation:
             known = self._tunnels.get(port)
             if known is not None and not known[0].broken:
                 return known[1]
+            await self._drop_tunnel(port)
             number = self.shell.number()
             try:
                 wire = await self._link.open(relay_line(), {"ROLLWRIGHT_BOX": self.shell.mark(number)})
@@ -194,6 +197,13 @@ class Generation:
                 raise
             self._tunnels[port] = (tunnel, url)
             return url
+
+    async def _drop_tunnel(self, port: int) -> None:
+        """Close what is left of a tunnel that broke."""
+        known = self._tunnels.pop(port, None)
+        if known is not None:
+            with suppress(LinkBroken, RuntimeFault):
+                await known[0].close()
 
     async def remove_network(self) -> None:
         """Whoever learned an address of this user must not reach the next one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -14,6 +15,8 @@ from .sdk import told
 
 if TYPE_CHECKING:
     from prime_sandboxes import AsyncSandboxClient, AsyncSandboxProcess
+
+log = logging.getLogger("rollwright.runtimes")
 
 _UPLOAD_S = 300
 _PATIENCE_S = 15.0
@@ -48,6 +51,7 @@ class PrimeLink:
                 except LinkBroken as error:  # An upload replaces the file, so it may be repeated.
                     if tries == 4:
                         raise RuntimeLost(f"box {self._id} takes no upload after {tries} tries: {error}") from error
+                    log.debug("box %s: a file of %d bytes is brought again: %s", self._id, len(data), error)
                     await asyncio.sleep(0.1 * 2**tries)
 
     async def open(self, line: str, env: Mapping[str, str]) -> PrimeWire:

@@ -11,9 +11,9 @@ from __future__ import annotations
 import asyncio
 import math
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from rollwright.runtimes.contract import ExecResult, Process, Reach, Warm
 from rollwright.runtimes.journal import Clues, Journal
@@ -59,6 +59,8 @@ class PrimeRuntime:
         """The vendor may have a box of ours, also where we have not learned its id."""
         self._generations = 0
         self._commands = 0
+        self._making: asyncio.Task[None] | None = None
+        """What starts or resets the box."""
         self._stopping: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
@@ -71,8 +73,7 @@ class PrimeRuntime:
     async def start(self) -> None:
         self._standing.begin_start()
         try:
-            self._client = await sdk.take_client()
-            await self._create()
+            await self._see_through(self._begin_life())
         except BaseException as error:
             try:
                 await self.stop()
@@ -167,10 +168,7 @@ class PrimeRuntime:
         box = self._running()
         self._standing.begin_reset()
         try:
-            if self.config.reset == "clean":
-                await self._clean(box)
-            else:
-                await self._replace(box)
+            await self._see_through(self._clean(box) if self.config.reset == "clean" else self._replace(box))
         except BaseException:
             # Half a reset is none: this box is never used again, it can only be stopped.
             self._standing.lose()
@@ -183,6 +181,24 @@ class PrimeRuntime:
 
     async def __aexit__(self, *exc: object) -> None:
         await self.stop()
+
+    async def _see_through(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do what makes a box, in a task that ends with its caller and before a stop frees what it made."""
+        self._making = making = asyncio.create_task(work, name=f"make {self.name}")
+        try:
+            await asyncio.wait({making})
+        finally:
+            making.cancel()
+            await asyncio.wait({making})
+            if not making.cancelled():
+                making.exception()  # Looked at, also where our own cancellation is what goes on.
+        if making.cancelled():
+            raise RuntimeLost(f"box {self.name} was stopped while it was made")
+        making.result()
+
+    async def _begin_life(self) -> None:
+        self._client = await sdk.take_client()
+        await self._create()
 
     async def _create(self) -> None:
         """Create a box and wait until programs can run in it, both within one deadline."""
@@ -239,6 +255,9 @@ class PrimeRuntime:
         self._box, self._box_id = None, ""
 
     async def _close(self) -> None:
+        if self._making is not None:
+            self._making.cancel()
+            await asyncio.wait({self._making})  # Bounded by whoever awaits the stop.
         if self._client is None:
             return
         try:

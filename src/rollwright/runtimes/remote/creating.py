@@ -4,6 +4,7 @@ error means."""
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import time
 from collections.abc import Awaitable, Callable
@@ -13,6 +14,8 @@ from typing import TypeVar
 from rollwright.wire import RuntimeFault
 
 T = TypeVar("T")
+
+log = logging.getLogger("rollwright.runtimes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +71,12 @@ async def create_patiently(
     deadline = loop.time() + within_s
     for number in range(1, tries + 1):
         try:
-            async with asyncio.timeout_at(deadline):
+            async with asyncio.timeout_at(deadline) as clock:
                 await pace.wait()
                 return await create()
-        except TimeoutError as error:
-            raise RuntimeFault(f"no box was created within {within_s:g} s ({number} tries)") from error
         except Exception as error:
+            if clock.expired():
+                raise RuntimeFault(f"no box was created within {within_s:g} s ({number} tries)") from error
             retry = meaning(error)
             if retry is None:
                 raise
@@ -82,5 +85,6 @@ async def create_patiently(
                 pace.delay(retry.after_s)
             if number == tries or loop.time() + wait_s > deadline:
                 raise RuntimeFault(f"no box was created after {number} tries: {error}") from error
+            log.debug("creating a box is tried again in %.1f s, after try %d of %d: %r", wait_s, number, tries, error)
             await asyncio.sleep(wait_s)
     raise RuntimeFault(f"no box was created: {tries} tries are none")

@@ -61,14 +61,16 @@ class RemoteProcess:
         self._on_close = on_close
         self._unread = b""
         self._at_end = False
+        self._turn = asyncio.Lock()
         self._rest = bytearray()
         self._dropped = 0
         self._result: ExecResult | None = None
         self._closed = False
 
     async def write(self, data: bytes) -> None:
-        for at in range(0, len(data), _PIECE):
-            await self._say(f"={''.join(_ESCAPES[byte] for byte in data[at : at + _PIECE])}\n".encode())
+        async with self._turn:
+            for at in range(0, len(data), _PIECE):
+                await self._say(f"={''.join(_ESCAPES[byte] for byte in data[at : at + _PIECE])}\n".encode())
 
     async def close_stdin(self) -> None:
         with suppress(RuntimeFault):  # A program that has ended has no standard input to close.
@@ -78,6 +80,8 @@ class RemoteProcess:
         if not self._unread and not self._at_end:
             self._unread = await self._hear()
             self._at_end = not self._unread
+        if self._at_end:
+            self._check()  # The end of a box is not the end of a program's output.
         piece, self._unread = self._unread[:limit], self._unread[limit:]
         return piece
 

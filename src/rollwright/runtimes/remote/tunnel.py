@@ -1,8 +1,9 @@
 """The host's end of a relay (relay.py): what programs in a remote box send to it reaches one port of this loopback.
 
 It needs no public address, only a live process with stdin and stdout at the vendor and python3 in the image. Bytes to
-the box wait for the request before them, so many small pieces become few requests. A stream that breaks ends the tunnel
-and every connection in it.
+the box wait for the request before them, so many small pieces become few requests. A stream that breaks, in either
+direction, ends the tunnel and every connection in it. What comes out of a box is bounded: frames, connections, and how
+long a server of this host may take to read.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ _HEAD = struct.Struct(">cII")
 _AT_ONCE = 128 << 10
 _WAITING = 1 << 20
 _CONNECT_S = 10.0
+_FRAME = 1 << 20
+"""The relay sends at most a sixteenth of it; whatever says more is not the relay."""
+_CONNECTIONS = 512
 
 
 @functools.cache
@@ -83,6 +87,8 @@ class Tunnel:
     async def _frame(self) -> tuple[bytes, int, bytes]:
         await self._fill(_HEAD.size)
         kind, number, length = _HEAD.unpack_from(self._inbox)
+        if length > _FRAME:
+            raise LinkBroken(f"the relay in the box announces {length} bytes")
         await self._fill(_HEAD.size + length)
         data = bytes(self._inbox[_HEAD.size : _HEAD.size + length])
         del self._inbox[: _HEAD.size + length]
@@ -103,23 +109,36 @@ class Tunnel:
                 if kind == b"o":
                     await self._connect(number)
                 elif (writer := self._writers.get(number)) is not None:
-                    with suppress(OSError):
-                        await self._pass_on(writer, kind, data)
+                    await self._pass_on(writer, kind, data)
         except (LinkBroken, RuntimeFault, EOFError):
-            self.broken = True
-            for writer in self._writers.values():
-                writer.close()
+            self._break()
+
+    def _break(self) -> None:
+        self.broken = True
+        for writer in self._writers.values():
+            writer.transport.abort()
+        # Whoever waits for the other direction hears of it.
+        self._room.set()
+        self._news.set()
 
     async def _pass_on(self, writer: asyncio.StreamWriter, kind: bytes, data: bytes) -> None:
-        if kind == b"d":
-            writer.write(data)
-            async with asyncio.timeout(_CONNECT_S):
-                await writer.drain()
-        elif writer.can_write_eof():
-            writer.write_eof()
+        """A server that does not read holds up all connections, so it loses this one."""
+        try:
+            if kind == b"d":
+                writer.write(data)
+                async with asyncio.timeout(_CONNECT_S):
+                    await writer.drain()
+            elif writer.can_write_eof():
+                writer.write_eof()
+        except OSError:
+            writer.transport.abort()
 
     async def _connect(self, number: int) -> None:
+        if number in self._writers:
+            return
         try:
+            if len(self._writers) >= _CONNECTIONS:
+                raise ConnectionRefusedError
             async with asyncio.timeout(_CONNECT_S):
                 reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
         except OSError:
@@ -131,16 +150,19 @@ class Tunnel:
     async def _carry_back(self, number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """From the host to the box, for one connection."""
         try:
-            with suppress(OSError):
-                while data := await reader.read(32768):
-                    await self._send(b"d", number, data)
-            await self._send(b"e", number)
+            with suppress(LinkBroken):
+                with suppress(OSError):
+                    while data := await reader.read(32768):
+                        await self._send(b"d", number, data)
+                await self._send(b"e", number)
         finally:
             self._writers.pop(number, None)
             writer.close()
 
     async def _send(self, kind: bytes, number: int, data: bytes = b"") -> None:
         await self._room.wait()
+        if self.broken:
+            raise LinkBroken("the tunnel is broken")
         self._outbox += _HEAD.pack(kind, number, len(data)) + data
         self._news.set()
         if len(self._outbox) > _WAITING:
@@ -158,4 +180,4 @@ class Tunnel:
                 if len(self._outbox) <= _WAITING:
                     self._room.set()
                 await self._wire.write(piece)
-        self.broken = True
+        self._break()

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from rollwright.runtimes.journal import Journal
-from rollwright.runtimes.local.threads import in_thread
+from rollwright.runtimes.local.threads import Chores, in_thread
 from rollwright.runtimes.state import BoxState
 from rollwright.wire import RuntimeFault, RuntimeLost
 
@@ -39,7 +39,9 @@ class Box:
         self.pid = 0
         """Its first process, which holds the namespaces."""
         self.root = -1
-        """Its root directory, as a descriptor."""
+        """Its root directory, as a descriptor. What uses it in a thread is one of the `chores`: a number that was
+        closed under it may be another box's by then."""
+        self.chores = Chores()
         self.groups = cgroups.Groups()
         self._recipe = cgroups.recipe(cgroups.Bounds(config.memory_mb, config.cpus, config.pids))
         self._group_name = f"rollwright-{name}"
@@ -65,12 +67,13 @@ class Box:
         """End everything that runs in it, and mount every place that could be written anew."""
         channel = self.live()
         await channel.quiet()
+        await self.chores.done()
         _, fds = await channel.ask("clear")
         self._keep_upper(fds)
 
     async def look(self, environment: Mapping[str, str]) -> BoxState:
         try:
-            return await in_thread(
+            return await self.chores.do(
                 look, self.pid, environment, diag=self._diag, own_network=self.own_network, upper=self._upper
             )
         except OSError as error:
@@ -82,6 +85,7 @@ class Box:
             with suppress(RuntimeLost):  # It is gone already.
                 await self.channel.ask("stop")
             self.channel.close()
+        await self.chores.done()
         self._keep_upper([])
         for fd in (self.root, self._diag):
             if fd >= 0:

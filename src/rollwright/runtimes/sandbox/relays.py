@@ -11,6 +11,8 @@ import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
+from rollwright.wire import RuntimeFault
+
 _CHUNK = 65536
 _CONNECT_S = 30.0
 _CONNECTIONS = 512
@@ -60,8 +62,8 @@ class Relays:
 
 
 async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, connect: Connect) -> None:
-    """Until both sides have said all, or one broke off."""
-    with suppress(OSError, TimeoutError):
+    """Until both sides have said all, or one broke off, or the box is gone."""
+    with suppress(OSError, TimeoutError, RuntimeFault):
         async with asyncio.timeout(_CONNECT_S):
             far = await connect()
             far_reader, far_writer = await asyncio.open_connection(sock=far, limit=_CHUNK)

@@ -66,6 +66,7 @@ class SandboxRuntime:
         """The last look, where nobody touched the box since."""
         self._relays = Relays()
         self._urls: dict[tuple[str, int], str] = {}
+        self._opening = asyncio.Lock()
         self._making: asyncio.Task[None] | None = None
         self._stopping: asyncio.Task[None] | None = None
 
@@ -113,12 +114,13 @@ class SandboxRuntime:
         return LocalProcess(command, lambda: self._check_unbroken(command), self._forget)
 
     async def read(self, path: str) -> bytes:
-        return await in_thread(read_file, self._running().root, path, self.config.read_limit)
+        box = self._running()
+        return await box.chores.do(read_file, box.root, path, self.config.read_limit)
 
     async def write(self, path: str, data: bytes) -> None:
-        root = self._touched().root
+        box = self._touched()
         try:
-            await in_thread(write_file, root, path, data)
+            await box.chores.do(write_file, box.root, path, data)
         finally:
             self._seen = None
 
@@ -174,10 +176,11 @@ class SandboxRuntime:
             _, fds = await box.live().ask("socket")
             return await _connected(socket.socket(fileno=fds[0]), port)
 
-        if ("expose", port) not in self._urls:
-            outer = await self._relays.open(loopback_listener(), connect)
-            self._urls["expose", port] = f"http://127.0.0.1:{outer}"
-        return self._urls["expose", port]
+        async with self._opening:
+            if ("expose", port) not in self._urls:
+                outer = await self._relays.open(loopback_listener(), connect)
+                self._urls["expose", port] = f"http://127.0.0.1:{outer}"
+            return self._urls["expose", port]
 
     async def forward(self, port: int) -> str:
         box = self._touched()
@@ -187,12 +190,13 @@ class SandboxRuntime:
         async def connect() -> socket.socket:
             return await _connected(socket.socket(), port)
 
-        if ("forward", port) not in self._urls:
-            _, fds = await box.live().ask("listen", port=port)
-            self._seen = None
-            inner = await self._relays.open(socket.socket(fileno=fds[0]), connect)
-            self._urls["forward", port] = f"http://127.0.0.1:{inner}"
-        return self._urls["forward", port]
+        async with self._opening:
+            if ("forward", port) not in self._urls:
+                _, fds = await box.live().ask("listen", port=port)
+                self._seen = None
+                inner = await self._relays.open(socket.socket(fileno=fds[0]), connect)
+                self._urls["forward", port] = f"http://127.0.0.1:{inner}"
+            return self._urls["forward", port]
 
     async def alive(self) -> bool:
         return self._standing.running and self._box.channel is not None and not self._box.channel.closed

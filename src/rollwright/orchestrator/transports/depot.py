@@ -1,6 +1,6 @@
 """The batches that a trainer may still want, as files: what is sent, what is acked, what may go.
 
-The files are the truth. A shelf over the directory of a process that was killed knows what that one knew, so whatever
+The files are the truth. A depot over the directory of a process that was killed knows what that one knew, so whatever
 was sent and not acked is offered again. Its methods block and may be called from any thread.
 """
 
@@ -20,7 +20,7 @@ from . import files
 _log = logging.getLogger(__name__)
 
 
-class Shelf:
+class Depot:
     def __init__(self, directory: Path, *, keep_batches: int = 0, sync: bool = True) -> None:
         self.directory = directory
         self._keep_batches = keep_batches
@@ -38,7 +38,7 @@ class Shelf:
 
     def __repr__(self) -> str:
         batches, bytes = self.unacked
-        return f"<Shelf {self.directory.name}: acked {self._acked}, {batches} batches of {bytes} bytes to be acked>"
+        return f"<Depot {self.directory.name}: acked {self._acked}, {batches} batches of {bytes} bytes to be acked>"
 
     @property
     def acked(self) -> int:

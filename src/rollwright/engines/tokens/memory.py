@@ -49,7 +49,7 @@ class Turn:
         return True
 
 
-class Shelf:
+class Memory:
     """The turns of all conversations of one engine."""
 
     def __init__(self, budget_bytes: int) -> None:
@@ -64,7 +64,7 @@ class Shelf:
         return len(self._turns)
 
     def __repr__(self) -> str:
-        return f"<Shelf {len(self)} turns, {self._bytes} bytes, {self.forgotten} forgotten>"
+        return f"<Memory {len(self)} turns, {self._bytes} bytes, {self.forgotten} forgotten>"
 
     def find(self, messages: Sequence[Message], name: str = "") -> Turn | None:
         """The turn of this name, if `messages` continue it; without a name, the newest that they continue after their
