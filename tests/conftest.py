@@ -1,5 +1,6 @@
 """Fixtures and settings that every room shares."""
 
+import gc
 import signal
 import sys
 from pathlib import Path
@@ -30,6 +31,17 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     # Examples are other ones in every run, so what the short run does not try today it tries tomorrow.
     settings.load_profile("soak" if config.getoption("--soak") else "rollwright")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    # What is made here stays to the end, so no pass of the garbage collector need look at it.
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(config, items):
