@@ -1,6 +1,7 @@
 """Fixtures and settings that every room shares."""
 
 import gc
+import os
 import signal
 import sys
 from pathlib import Path
@@ -10,6 +11,9 @@ from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parent))
 pytest_plugins = ["loopguard", "sharing"]
+
+# For this process and those below it: what there is to verify is on this machine, and one authority is soon read.
+os.environ.setdefault("SSL_CERT_FILE", str(Path(__file__).parent / "authority.pem"))
 
 # A shared machine is slow now and then, and that is no defect of the code under test.
 _COMMON = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
