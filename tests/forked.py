@@ -1,9 +1,9 @@
 """Python programs that end by themselves, each a fork of one interpreter that has already imported the rooms.
 
 An interpreter that begins with nothing imports for most of a second before it does what a test asks for. A fork has its
-own memory, descriptors, directory, environment and exit, so to the program it makes no difference, with two exceptions:
-what an import does is not seen here, and signals cannot be sent, as the program is not a child of the test. Tests of
-imports, of signals and of the command's own start begin a real interpreter (`sys.executable`).
+own memory, descriptors, directory, environment and exit, so to the program it makes no difference, with one exception:
+what an import does is not seen here. Tests of imports, of signals at the start and of the command's own beginning start
+a real interpreter (`sys.executable`).
 """
 
 import array
@@ -37,10 +37,11 @@ ROOMS = (
 REQUEST_BYTES = 1 << 20
 
 
-def python(*arguments, cwd=None, env=None, timeout=120):
-    """Like `subprocess.run` of `python ARGUMENTS` with both outputs captured and nothing to read.
+def python(*arguments, cwd=None, env=None, timeout=120, begun=lambda pid: None):
+    """Like `subprocess.run` of `python ARGUMENTS` with both outputs captured and nothing to read; one at a time.
 
-    Arguments are those that begin an interpreter: `-m MODULE ...` or `-c TEXT`, and `-W error` before them."""
+    Arguments are those that begin an interpreter: `-m MODULE ...` or `-c TEXT`, and `-W error` before them. `begun` is
+    told its process id, for signals while this has not returned."""
     errors = arguments[:2] == ("-W", "error")
     request = {
         "arguments": arguments[2:] if errors else arguments,
@@ -55,6 +56,7 @@ def python(*arguments, cwd=None, env=None, timeout=120):
     os.close(err.writer)
     channel.settimeout(timeout)
     pid = json.loads(channel.recv(64))
+    begun(pid)
     try:
         _read((out, err), time.monotonic() + timeout)
         code = json.loads(channel.recv(64))
