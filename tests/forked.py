@@ -12,6 +12,7 @@ import contextlib
 import functools
 import gc
 import importlib
+import io
 import json
 import os
 import runpy
@@ -20,19 +21,21 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import types
 import warnings
 
-ROOMS = (
-    "rollwright.cli.main",
-    "rollwright.cli.eval",
+MODULES = (
+    "numpy.random",
+    "rollwright.cli.ctl",
     "rollwright.cli.evaluating",
     "rollwright.cli.keys",
     "rollwright.cli.orchestrate",
     "rollwright.cli.orchestrating",
     "rollwright.cli.serve",
     "rollwright.renderers",
+    "uvloop",
 )
 REQUEST_BYTES = 1 << 20
 
@@ -164,11 +167,19 @@ def run(kind, what, *arguments):
         exec(compile(what, "<string>", "exec"), main.__dict__)
 
 
-if __name__ == "__main__":
-    with warnings.catch_warnings(action="error"):
-        for room in ROOMS:
-            importlib.import_module(room)
+def warm_up():
+    """Import what programs import, and read a command line once, as that imports and remembers a lot more."""
+    with warnings.catch_warnings(action="error"), contextlib.redirect_stdout(io.StringIO()):
+        for name in MODULES:
+            importlib.import_module(name)
+        assert importlib.import_module("rollwright.cli.main").run(["eval", "reverse-text", "--dry-run"]) == 0
+    # A fork has the thread that forks and no other, so none may be missed.
+    assert threading.active_count() == 1
     gc.freeze()
+
+
+if __name__ == "__main__":
+    warm_up()
     program = serve(socket.socket(fileno=int(sys.argv[1])))
     # From here, so that a program ends as any other: its exit code, its traceback, its threads and exit handlers.
     if program:
