@@ -1,5 +1,7 @@
 """Fixtures and settings that every room shares."""
 
+import gc
+import os
 import signal
 import sys
 from pathlib import Path
@@ -9,6 +11,9 @@ from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parent))
 pytest_plugins = ["loopguard", "sharing"]
+
+# For this process and those below it: what there is to verify is on this machine, and one authority is soon read.
+os.environ.setdefault("SSL_CERT_FILE", str(Path(__file__).parent / "authority.pem"))
 
 # A shared machine is slow now and then, and that is no defect of the code under test.
 _COMMON = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -30,6 +35,17 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     # Examples are other ones in every run, so what the short run does not try today it tries tomorrow.
     settings.load_profile("soak" if config.getoption("--soak") else "rollwright")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    # What is made here stays to the end, so no pass of the garbage collector need look at it.
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(config, items):

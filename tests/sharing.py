@@ -12,13 +12,23 @@ import pytest
 VOCABULARIES = re.compile(r"gemma3|gptoss|llama|deepseek|mistral|qwen2|qwen3_[568]|qwen|nemotron")
 """As names of cases tell them. Loading one takes a second or two, in each process that asks for it."""
 
-FIRST = ("engine", "tests/e2e/", "tests/serve/", "vocabulary")
+VENDORS = re.compile(r"runtimes/(modal|prime)/|[\[-](modal|prime)\b")
+"""Their SDKs and the machines that play them take seconds to begin, too."""
+
+SDKS = re.compile(r"sdk|vendors_clients|official_client|tests/intercept/test_(each_dialect|counting)\.py")
+"""Importing those of models takes as long."""
+
+FIRST = ("engine", "vendor", "tests/e2e/", "tests/serve/", "vocabulary")
 
 
 def unit(nodeid):
     """The tests of a unit run in one process, one after another."""
     if "runtimes/docker/" in nodeid or "[docker]" in nodeid:
         return "engine of containers"
+    if found := VENDORS.search(nodeid):
+        return f"vendor {found[1] or found[2]}"
+    if SDKS.search(nodeid):
+        return "vendors of models"
     if "tests/renderers/" in nodeid:
         found = VOCABULARIES.search(nodeid.lower())
         # Tests without a case take the vocabulary that most cases have.

@@ -3,11 +3,11 @@
 import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from forked import python
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -19,13 +19,13 @@ NEEDS_SCRIPTS = ("eval gsm8k", "eval aime24", "eval math")
 def steps(page):
     for kind, text in BLOCK.findall(page.read_text()):
         if kind == "python":
-            yield [sys.executable, "-W", "error", "-c", text]
+            yield ["-W", "error", "-c", text]
             continue
         for line in text.splitlines():
             command = line.removeprefix("$ ").removeprefix(".venv/bin/").split("#")[0].strip()
             offline = not any(word in command for word in ELSEWHERE + NEEDS_SCRIPTS)
             if line.startswith("$ ") and command.startswith("rollwright ") and offline:
-                yield [sys.executable, "-m", *shlex.split(command)]
+                yield ["-m", *shlex.split(command)]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -33,9 +33,9 @@ def test_a_page_runs_from_top_to_bottom(page, tmp_path):
     environment = {name: value for name, value in os.environ.items() if not name.endswith("_API_KEY")}
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     ran = 0
-    for argv in steps(page):
-        run = subprocess.run(argv, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
-        assert run.returncode == 0, f"{shlex.join(argv)}\n{run.stdout}\n{run.stderr}"
+    for arguments in steps(page):
+        run = python(*arguments, cwd=tmp_path, env=environment)
+        assert run.returncode == 0, f"python {shlex.join(arguments)}\n{run.stdout}\n{run.stderr}"
         ran += 1
     assert ran or page.stem == "benchmarks"
 

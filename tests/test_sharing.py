@@ -12,6 +12,10 @@ CONTAINERS = "tests/runtimes/docker/test_box.py::test_a"
     [
         (CONTAINERS, "tests/runtimes/pool/test_real_boxes.py::test_b[docker]", True),
         (CONTAINERS, "tests/runtimes/pool/test_real_boxes.py::test_b[sandbox]", False),
+        ("tests/dialects/test_sdks.py::test_a", "tests/intercept/test_retries.py::test_the_openai_sdk_waits", True),
+        ("tests/dialects/test_sdks.py::test_a", "tests/intercept/test_retries.py::test_a", False),
+        ("tests/runtimes/modal/test_warm.py::test_a", "tests/runtimes/pool/test_real_boxes.py::test_b[modal]", True),
+        ("tests/runtimes/modal/test_warm.py::test_a", "tests/runtimes/prime/test_warm.py::test_a", False),
         ("tests/renderers/test_parity.py::test_a[Qwen-Qwen3-0.6B]", "tests/renderers/test_pool.py::test_b", True),
         ("tests/renderers/test_parity.py::test_a[nemotron_3_nano]", "tests/renderers/test_pool.py::test_b", True),
         ("tests/renderers/test_parity.py::test_a[qwen3_6]", "tests/renderers/test_pool.py::test_b", False),

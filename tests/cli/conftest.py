@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from forked import python
+
 SUMS = '''
 """Sums that can be told to fail, to wait, and to say which loop they run on."""
 
@@ -108,13 +110,6 @@ def command(*argv: str) -> list[str]:
 
 
 def ask(*argv: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Run the command to its end, in the current directory."""
-    return subprocess.run(
-        command(*argv),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        stdin=subprocess.DEVNULL,
-        env={**os.environ, **(env or {})},
-    )
+    """Run the command to its end, in the current directory. Each verb also begins as people begin it (`command`)
+    somewhere in these tests; here it is forked, since importing takes longer than what it does."""
+    return python("-m", "rollwright", *argv, env={**os.environ, **(env or {})})

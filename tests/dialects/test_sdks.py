@@ -6,15 +6,8 @@ from __future__ import annotations
 import base64
 from contextlib import asynccontextmanager
 
-import anthropic
-import openai
 import pytest
 from aiohttp import web
-from anthropic.types import Message as AnthropicMessage
-from anthropic.types import RawMessageStreamEvent
-from openai.types.chat import ChatCompletion, ChatCompletionChunk
-from openai.types.responses import Response, ResponseStreamEvent
-from pydantic import TypeAdapter
 
 from rollwright.dialects import DIALECTS, ImageStore, write_models
 from rollwright.dialects.sse import SseReader
@@ -32,6 +25,7 @@ from rollwright.wire import (
     WireError,
     events_of,
 )
+from sdks import anthropic, openai, pydantic
 
 # The SDKs build their schemas at first use, on the loop.
 pytestmark = pytest.mark.blocks_loop
@@ -311,19 +305,25 @@ async def test_models_are_listed():
         assert [model.id async for model in client.models.list()] == ["served"]
 
 
-WHOLE = {"chat": ChatCompletion, "responses": Response, "messages": AnthropicMessage}
-PIECE = {"chat": ChatCompletionChunk, "responses": ResponseStreamEvent, "messages": RawMessageStreamEvent}
+def strict_types(name):
+    """Of a whole answer, and of one event of a stream."""
+    chat, responses, messages = openai.types.chat, openai.types.responses, anthropic.types
+    return {
+        "chat": (chat.ChatCompletion, chat.ChatCompletionChunk),
+        "responses": (responses.Response, responses.ResponseStreamEvent),
+        "messages": (messages.Message, messages.RawMessageStreamEvent),
+    }[name]
 
 
 @pytest.mark.parametrize("reply", [TALK, TOOLS])
 @pytest.mark.parametrize("name", DIALECTS)
 def test_what_we_write_passes_the_strict_types_of_the_sdks(name, reply):
     """The SDKs themselves build their objects without validation; here it is asked for."""
-    dialect = DIALECTS[name]
+    dialect, (whole, piece) = DIALECTS[name], strict_types(name)
     call = ModelCall("m", (), extra={"stream_options": {"include_usage": True}})
-    WHOLE[name].model_validate_json(dialect.write_reply(reply, call))
+    whole.model_validate_json(dialect.write_reply(reply, call))
     writer = dialect.stream_writer(call)
     body = writer.open() + b"".join([writer.write(event) for event in events_of(reply)])
     payloads = [payload for payload in SseReader().feed(body) if payload != b"[DONE]"]
-    adapter = TypeAdapter(PIECE[name])
+    adapter = pydantic.TypeAdapter(piece)
     assert len([adapter.validate_json(payload) for payload in payloads]) > 4

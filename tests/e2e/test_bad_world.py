@@ -2,12 +2,12 @@
 
 import asyncio
 import json
-import sys
 from contextlib import asynccontextmanager
 
 import pytest
 from aiohttp import web
 
+from forked import python
 from rollwright.traces import read_traces
 
 TASKSET = '''
@@ -68,18 +68,13 @@ def evaluate(tmp_path):
     (tmp_path / "ones.py").write_text(TASKSET)
 
     async def evaluate(base_url, *more):
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "rollwright", "eval", "ones.py", "-m", "m", "--base-url", base_url, "-o", "run"),
-            *("--json", "--engine.relay.max-retries", "1", *more),
-            cwd=tmp_path,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
+        argv = ["-m", "rollwright", "eval", "ones.py", "-m", "m", "--base-url", base_url, "-o", "run", "--json"]
+        done = await asyncio.to_thread(
+            python, *argv, "--engine.relay.max-retries", "1", *more, cwd=tmp_path, timeout=60
         )
-        async with asyncio.timeout(60):
-            out, err = (part.decode() for part in await process.communicate())
-        assert "Traceback" not in err, err
-        summary = json.loads(out.splitlines()[-1]) if out else None
-        return process.returncode, summary, err
+        assert "Traceback" not in done.stderr, done.stderr
+        summary = json.loads(done.stdout.splitlines()[-1]) if done.stdout else None
+        return done.returncode, summary, done.stderr
 
     return evaluate
 

@@ -6,8 +6,8 @@ import json
 import os
 import random
 import signal
-import sys
 
+from forked import python
 from rollwright.engines.scripted import ScriptedConfig, scripted_process
 from rollwright.tasks import load_tasks, make_taskset
 from rollwright.traces import read_traces
@@ -26,30 +26,30 @@ ORACLE = ScriptedConfig(
 def command(base_url, output, at_once=4):
     resume = ["--resume"] if (output / "config.toml").exists() else []
     return [
-        sys.executable, "-m", "rollwright", "eval", "reverse-text", "-m", "scripted", "--base-url", base_url,
+        "-m", "rollwright", "eval", "reverse-text", "-m", "scripted", "--base-url", base_url,
         "-n", str(TASKS), "-r", str(ROLLOUTS), "-c", str(at_once), "-o", str(output), "--json", *resume,
     ]  # fmt: skip
 
 
 async def evaluate(argv, moment=None):
     """Run the command, and kill it outright when `moment` has passed. Returns its exit code and stdout."""
-    process = await asyncio.create_subprocess_exec(
-        *argv, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-    )
-    killer = asyncio.create_task(kill(process, moment)) if moment else None
-    async with asyncio.timeout(120):
-        out, err = await process.communicate()
+    loop = asyncio.get_running_loop()
+    begun = loop.create_future()
+    running = asyncio.to_thread(python, *argv, begun=lambda pid: loop.call_soon_threadsafe(begun.set_result, pid))
+    killer = asyncio.create_task(kill(begun, moment)) if moment else None
+    done = await running
     if killer:
         killer.cancel()
-    assert b"Traceback" not in err, err.decode()
-    assert process.returncode in (0, -signal.SIGKILL), err.decode()
-    return process.returncode, out
+    assert "Traceback" not in done.stderr, done.stderr
+    assert done.returncode in (0, -signal.SIGKILL), done.stderr
+    return done.returncode, done.stdout
 
 
-async def kill(process, moment):
+async def kill(begun, moment):
+    pid = await begun
     await moment
     with contextlib.suppress(ProcessLookupError):
-        os.kill(process.pid, signal.SIGKILL)
+        os.kill(pid, signal.SIGKILL)
 
 
 async def something_finished(output, delay_s):
@@ -72,8 +72,8 @@ async def test_twenty_kills_lose_and_repeat_nothing(tmp_path):
     output, seen = tmp_path / "run", []
     async with scripted_process(ORACLE) as server:
         for number in range(KILLS):
-            # Every other moment may come before the first rollout: while starting, while reading what is there.
-            early = asyncio.sleep(dice.uniform(0.1, 1.2))
+            # Every other moment may come before the first rollout: while reading what is there. A fork is there soon.
+            early = asyncio.sleep(dice.uniform(0.02, 0.4))
             moment = something_finished(output, dice.uniform(0, 0.2)) if number % 2 else early
             code, _ = await evaluate(command(server.base_url, output), moment)
             assert code == -signal.SIGKILL, f"it ended before kill {number}; make it longer"

@@ -8,8 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from functools import partial
 
-import anthropic
-import openai
+from sdks import anthropic, openai
 
 PIXELS = b"\x89PNG not really" * 400
 PICTURE = base64.b64encode(PIXELS).decode()
@@ -168,13 +167,19 @@ class MessagesJob:
 
 
 JOBS = {job.dialect: job for job in (ChatJob(), ResponsesJob(), MessagesJob())}
-BLOCKING = {"openai": openai.OpenAI, "anthropic": anthropic.Anthropic}
-ASYNC = {"openai": openai.AsyncOpenAI, "anthropic": anthropic.AsyncAnthropic}
+
+
+def blocking():
+    return {"openai": openai.OpenAI, "anthropic": anthropic.Anthropic}
+
+
+def awaited():
+    return {"openai": openai.AsyncOpenAI, "anthropic": anthropic.AsyncAnthropic}
 
 
 def async_client(job, door, **options):
     """A client of its own, which whoever asked for it closes."""
-    return ASYNC[job.vendor](**job.address(door), **{"max_retries": 0, "timeout": 30, **options})
+    return awaited()[job.vendor](**job.address(door), **{"max_retries": 0, "timeout": 30, **options})
 
 
 class Desk:
@@ -185,10 +190,10 @@ class Desk:
 
     async def __aenter__(self):
         self._stack, nowhere = AsyncExitStack(), {"base_url": "http://127.0.0.1:9", "api_key": "none"}
-        self._made = {(vendor, True): make(**nowhere) for vendor, make in BLOCKING.items()}
+        self._made = {(vendor, True): make(**nowhere) for vendor, make in blocking().items()}
         for client in self._made.values():
             self._stack.callback(client.close)
-        for vendor, make in ASYNC.items():
+        for vendor, make in awaited().items():
             self._made[vendor, False] = await self._stack.enter_async_context(make(**nowhere))
         self._threads = ThreadPoolExecutor(self._AT_ONCE)
         self._stack.callback(self._threads.shutdown, wait=False, cancel_futures=True)

@@ -3,7 +3,6 @@
 import json
 from contextlib import asynccontextmanager
 
-import anthropic
 import pytest
 from aiohttp import web
 
@@ -16,6 +15,7 @@ from rollwright.engines.scripted.server import ScriptedServer
 from rollwright.engines.tokens.engine import TokensEngine
 from rollwright.intercept.counting import guessed
 from rollwright.wire import ModelCall, Stop, assistant, user
+from sdks import anthropic
 
 from .doors import rigged
 

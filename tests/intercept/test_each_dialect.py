@@ -6,8 +6,6 @@ import itertools
 import json
 from collections import Counter
 
-import anthropic
-import openai
 import pytest
 
 from rollwright.dialects import DIALECTS
@@ -18,6 +16,7 @@ from rollwright.harnesses.guard import Refusal
 from rollwright.intercept import InterceptConfig
 from rollwright.intercept.delivery import Outlet
 from rollwright.wire import EngineUnavailable, Finish, Image, ModelCall, ModelReply, Stop, Usage, assistant, user
+from sdks import anthropic, openai
 
 from .doors import PATHS, admitted, heard, request, rigged, until
 from .sdk_clients import PIXELS, Desk

@@ -2,14 +2,13 @@
 
 import asyncio
 
-import anthropic
-import openai
 import pytest
 
 from rollwright.dialects import DIALECTS
 from rollwright.engines.function import FunctionEngine
 from rollwright.intercept import InterceptConfig
 from rollwright.wire import EngineUnavailable, Stop
+from sdks import anthropic, openai
 
 from .doors import heard, rigged, until
 

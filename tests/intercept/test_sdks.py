@@ -3,8 +3,6 @@ do with every kind of engine is in `test_sdk_engines`."""
 
 import asyncio
 
-import anthropic
-import openai
 import pytest
 
 from rollwright.dialects import DIALECTS
@@ -16,6 +14,7 @@ from rollwright.engines.scripted.server import ScriptedServer
 from rollwright.harnesses import Limits
 from rollwright.intercept import InterceptConfig
 from rollwright.wire import Stop, assistant
+from sdks import anthropic, openai
 
 from .doors import PuppetEngine, rigged
 from .sdk_clients import JOBS, Desk, async_client, work_async

@@ -14,7 +14,8 @@ from rollwright.engines.function import FunctionEngine
 from rollwright.intercept import InterceptConfig
 
 from .doors import PATHS, admitted, rigged, until
-from .test_hostile import HORRORS, House, check_shape
+from .house import check_shape
+from .test_hostile import HORRORS
 
 ALL = sorted(DIALECTS)
 MANY = 150
@@ -96,14 +97,6 @@ async def test_a_body_without_end_is_cut_off_at_the_limit(dialect):
         writer.transport.abort()
         await until(lambda: rig.admission.requests == 0)
         assert rig.interceptor.held_bytes == 0
-
-
-@pytest.fixture
-def house():
-    house = House()
-    yield house
-    house.unharmed()
-    house.close()
 
 
 @pytest.mark.parametrize("name", HORRORS)

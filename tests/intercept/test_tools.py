@@ -17,15 +17,8 @@ from rollwright.intercept.mcp import VERSIONS, McpServer
 from rollwright.rollouts import Environment
 from rollwright.tasks import Picture, Task, ToolRefusal, Toolset, tool
 from rollwright.wire import HarnessError, Image, Layer, Stop, Text, ToolError, ToolResult, ToolSpec
+from sdks import mcp, needs_mcp
 
-try:
-    import mcp
-except ImportError:
-    mcp = None
-
-needs_sdk = pytest.mark.skipif(
-    mcp is None or not hasattr(mcp, "Client"), reason="the mcp SDK (2.0 or later) is missing"
-)
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256))
 
 
@@ -246,7 +239,7 @@ async def rolled(script, *, n=1, notes=None, task=None):
         return await serving.run_group(task or Guess(id="g"), n)
 
 
-@needs_sdk
+@needs_mcp
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 async def test_the_official_client_lists_and_calls(mode):
     seen = {}
@@ -277,7 +270,7 @@ async def test_the_official_client_lists_and_calls(mode):
     assert "Expected `int`, got `str`" in seen["wrong"].content[0].text
 
 
-@needs_sdk
+@needs_mcp
 async def test_one_toolset_serves_all_rollouts_and_keeps_them_apart():
     notes, lists = Notes(), []
     meeting = asyncio.Barrier(8)

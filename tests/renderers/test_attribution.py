@@ -83,8 +83,9 @@ def test_only_what_was_sampled_can_be_trained():
     assert tape.ids[mask].tolist() == answer.tolist()
 
 
-def test_images_are_placeholders_with_their_hashes():
-    case = case_of("qwen3_6")
+@pytest.mark.parametrize("template", ["qwen3_6"])
+def test_images_are_placeholders_with_their_hashes(template):
+    case = case_of(template)
     renderer = case.renderer()
     messages = [
         Message("user", (Text("What is "), Image("ab" * 32, "image/png"), Text(" and "), Image("cd" * 32, "image/png")))

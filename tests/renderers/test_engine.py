@@ -267,10 +267,11 @@ def test_auto_takes_what_is_installed(monkeypatch):
         load_engine(data, kind="fastokens")
 
 
-def test_tiktoken_refuses_what_it_cannot_say():
+@pytest.mark.parametrize("name", ["gemma3"])
+def test_tiktoken_refuses_what_it_cannot_say(name):
     had("tiktoken")
     with pytest.raises(UsageError, match="tiktoken does not normalize text"):
-        load_engine(vocabulary("gemma3"), kind="tiktoken")
+        load_engine(vocabulary(name), kind="tiktoken")
 
 
 def test_the_probe_corpus_is_the_same_everywhere_and_holds_the_hard_texts():

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from forked import python
 from rollwright.engines import EngineConfig, open_engine
 from rollwright.engines.scripted.config import ScriptedConfig
 from rollwright.rollouts import Environment
@@ -96,9 +97,7 @@ async def test_one_rollout_is_cancelled_and_versions_reach_every_worker():
 
 
 def rollwright(*argv, cwd):
-    return subprocess.run(
-        [sys.executable, "-m", "rollwright", *argv], cwd=cwd, capture_output=True, text=True, timeout=120
-    )
+    return python("-m", "rollwright", *argv, cwd=cwd)
 
 
 def test_serve_and_ctl_from_the_command_line(tmp_path):

@@ -12,15 +12,8 @@ from rollwright.tasks import Picture, Task, Taskset, Toolset, metric, tool
 from rollwright.tasks.browser import BrowserToolset
 from rollwright.tasks.mcp import McpToolset
 from rollwright.wire import Image, Layer, Text, ToolCall, ToolResult, UsageError, assistant
+from sdks import needs_mcp
 
-try:
-    import mcp
-except ImportError:
-    mcp = None
-
-needs_sdk = pytest.mark.skipif(
-    mcp is None or not hasattr(mcp, "Client"), reason="the mcp SDK (2.0 or later) is missing"
-)
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(64)
 
 
@@ -226,7 +219,7 @@ server.run()
 """
 
 
-@needs_sdk
+@needs_mcp
 async def test_tools_of_a_server_that_others_run():
     others = McpToolset([sys.executable, "-c", SERVER], prefix="their_")
     steps = [("their_add", {"a": 2, "b": 3}), ("their_show", {}), ("their_fail", {}), ("their_add", {"a": "x"})]
@@ -241,7 +234,7 @@ async def test_tools_of_a_server_that_others_run():
     assert repr(others).endswith("not connected>")
 
 
-@needs_sdk
+@needs_mcp
 async def test_tools_over_http_are_those_of_our_own_server():
     """Our client at our server, with the SDK between them."""
     counter = Counter()
@@ -265,7 +258,7 @@ async def test_tools_over_http_are_those_of_our_own_server():
     assert isinstance(look.content[0], Image)
 
 
-@needs_sdk
+@needs_mcp
 async def test_a_server_that_is_not_there_is_told_before_the_run():
     with pytest.raises(UsageError, match="does not answer"):
         await chatted(calling(), [McpToolset([sys.executable, "-c", "pass"])])
@@ -273,7 +266,7 @@ async def test_a_server_that_is_not_there_is_told_before_the_run():
         await chatted(calling(), [McpToolset(url="http://127.0.0.1:1/mcp")])
 
 
-@needs_sdk
+@needs_mcp
 async def test_a_server_that_dies_is_an_error_of_the_tool():
     dying = SERVER.replace("return a + b", "__import__('os')._exit(3)")
     (trace,) = await chatted(calling(("add", {"a": 1, "b": 2})), [McpToolset([sys.executable, "-c", dying])])

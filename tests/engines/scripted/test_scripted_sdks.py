@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 
-import anthropic
-import openai
 import pytest
 
 from rollwright.engines.scripted import Fault, ScriptedConfig, ScriptedServer
 from rollwright.wire import Message, Text, ToolCall, assistant
+from sdks import anthropic, openai
 
 # The SDKs build their models on first use, for longer than a loop should wait; that is theirs to mend.
 pytestmark = pytest.mark.blocks_loop
