@@ -24,7 +24,6 @@ from .keeper import Care
 from .stats import stats
 from .zygotes import INSIDE, READ_EARLY, Unwarm
 
-_NAMES = ("carrier.py", "zygote.py", "seating.py", "forking.py", "loading.py", "ending.py", "worker.py")
 _SIZE = struct.Struct("!I")
 _FRAME_LIMIT = 256 << 20
 _KILL_S = 10.0
@@ -42,7 +41,7 @@ Check = Callable[[], None]
 
 def programs() -> dict[str, bytes]:
     """What has to lie in one directory of the box, by name. Blocks."""
-    return {name: (INSIDE / name).read_bytes() for name in _NAMES}
+    return {path.name: path.read_bytes() for path in sorted(INSIDE.glob("*.py"))}
 
 
 @dataclass(frozen=True, slots=True)
