@@ -6,20 +6,23 @@ Nothing is started for a look, so that it costs a fraction of a millisecond and 
 from __future__ import annotations
 
 import os
+import resource
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
 from rollwright.runtimes.state import BoxState
 
+from .ipc import Ipc
 from .layout import PLACES, WORKSPACE
 from .ports import ports
 
 _FILES_SEEN = 10_000
+_LIMITS = {name: getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")}
 
 
 def look(
-    pid: int, environment: Mapping[str, str], *, diag: int = -1, own_network: bool = True, upper: int = -1
+    pid: int, environment: Mapping[str, str], ipc: Ipc, *, diag: int = -1, own_network: bool = True, upper: int = -1
 ) -> BoxState:
     """The state of the box whose first process is `pid`; `upper` is where changes of an overlaid workspace lie, `diag`
     asks its network. In a network of its own every socket is the box's; in the host's, those that its programs hold.
@@ -36,7 +39,15 @@ def look(
         ports=tuple(sorted(ports(diag, f"/proc/{pid}/net", held))) if held != set() else (),
         environment=dict(environment),
         mounts=tuple(sorted(_mounts(pid))),
+        kernel=(*_settings(pid), *ipc.objects()),
     )
+
+
+def _settings(pid: int) -> Iterator[str]:
+    """What programs of the box can change of its first process, which outlives them."""
+    yield f"first process: nice {os.getpriority(os.PRIO_PROCESS, pid)}, policy {os.sched_getscheduler(pid)}"
+    yield f"first process: processors {sorted(os.sched_getaffinity(pid))}"
+    yield f"first process: {', '.join(f'{name} {resource.prlimit(pid, kind)}' for name, kind in _LIMITS.items())}"
 
 
 def _processes(proc: str) -> Iterator[str]:
