@@ -237,6 +237,20 @@ async def test_the_environment_is_exactly_the_allow_list(make, monkeypatch):
     assert "OPENAI_API_KEY" not in everything
 
 
+async def test_words_that_are_no_unicode(make):
+    """Names of files may be such; a lone surrogate is not even that."""
+    async with make() as box:
+        result = await box.run(["printf", "%s%s", "caf\udce9", "é"], env={"X": "\udcff"}, cwd="/")
+        assert (result.stdout, result.stderr) == (b"caf\xe9\xc3\xa9", b"")
+        for wrong in ({"argv": ["echo", "\ud800"]}, {"argv": ["true"], "env": {"X": "\ud800"}}):
+            with pytest.raises(RuntimeFault, match="could not start a program in '/workspace'"):
+                await box.run(**wrong)
+        await raises(RuntimeFault, box.open_process(["echo", "\ud800"]))
+        for act in (box.read("\ud800"), box.write("\ud800", b"x")):
+            await raises(RuntimeFault, act)
+        assert await sh(box, "echo on") == "on\n"
+
+
 async def test_a_template_is_shown_changed_and_shown_again(make, tmp_path):
     template = tmp_path / "template"
     (template / "deep").mkdir(parents=True)
