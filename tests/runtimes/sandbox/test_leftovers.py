@@ -25,9 +25,9 @@ print(libc.shmget(7, 4096, 0o666), libc.semget(7, 1, 0o666), libc.msgget(7, 0o66
 print([len(open(f"/proc/sysvipc/{kind}").readlines()) for kind in ("shm", "sem", "msg")])
 """
 _TOUCHES = {
-    "nice": "os.setpriority(os.PRIO_PROCESS, 1, 7)",
-    "policy": "os.sched_setscheduler(1, os.SCHED_IDLE, os.sched_param(0))",
-    "RLIMIT_NOFILE": "resource.prlimit(1, resource.RLIMIT_NOFILE, (10, 10))",
+    "nice=7": "os.setpriority(os.PRIO_PROCESS, 1, 7)",
+    "policy=5": "os.sched_setscheduler(1, os.SCHED_IDLE, os.sched_param(0))",
+    "RLIMIT_NOFILE=10:10": "resource.prlimit(1, resource.RLIMIT_NOFILE, (10, 10))",
 }
 
 
