@@ -25,6 +25,8 @@ class BoxState(msgspec.Struct, frozen=True):
     """What a program is started with, without what changes from call to call."""
     mounts: tuple[str, ...] = ()
     """What is mounted where."""
+    kernel: tuple[str, ...] = ()
+    """What else the kernel keeps for the box: objects of IPC, and settings that programs in it can change."""
 
 
 def differences(fresh: BoxState, now: BoxState) -> list[str]:
@@ -32,7 +34,7 @@ def differences(fresh: BoxState, now: BoxState) -> list[str]:
     if fresh == now:  # As nearly always: nothing has to be told then.
         return []
     found = [*_changed("file", fresh.files, now.files), *_changed("variable", fresh.environment, now.environment)]
-    for what in ("processes", "ports", "mounts"):
+    for what in ("processes", "ports", "mounts", "kernel"):
         # Counted: a second mount at the same place looks like the first.
         before, after = Counter(getattr(fresh, what)), Counter(getattr(now, what))
         found += [f"{what}: {item} is new" for item in sorted((after - before).elements())]

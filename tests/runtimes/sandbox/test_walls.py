@@ -113,7 +113,7 @@ async def test_a_box_made_by_bwrap_is_the_same_box(make, monkeypatch):
             await sh(box, "sleep 1000 & touch left $HOME/left")
             await box.reset()
             assert await box.inspect() == fresh
-        kept = {(line.split()[0], line.split()[2]) for line in fresh.mounts if not line.startswith("/dev ")}
+        kept = {(line.split()[0], line.split()[2]) for line in fresh.mounts if not line.startswith(("/dev ", "/proc/"))}
         seen.append((fresh.files, fresh.processes, fresh.ports, fresh.environment, kept))
     assert len(views[0]) > 40
     assert views[0] == views[1]
@@ -130,6 +130,36 @@ async def test_a_refusal_of_the_kernel_leads_to_bwrap(make, monkeypatch):
     async with make() as box:
         assert made_by_bwrap(box)
         assert await sh(box, "hostname") == "box\n"
+
+
+_MACHINE = """
+import os, stat
+tried = []
+for place, _, names in os.walk("/proc"):
+    if not any(part.isdigit() or "self" in part for part in place.split("/")):
+        tried += [f"{place}/{name}" for name in names if os.access(f"{place}/{name}", os.W_OK)]
+for path in ("/proc", "/proc/meminfo", "/dev/full", "/dev/pts", "/dev/pts/ptmx", "/proc/1", "/proc/self/comm"):
+    try:
+        os.chmod(path, stat.S_IMODE(os.stat(path).st_mode))
+    except OSError:
+        continue
+    tried.append(path)
+for name in ("mem", "oom_score_adj", "autogroup", "timerslack_ns", "coredump_filter"):
+    if os.path.exists(f"/proc/1/{name}") and os.access(f"/proc/1/{name}", os.W_OK):
+        tried.append(name)
+here, there = os.openpty()
+os.write(there, b"a terminal")
+print(tried, os.read(here, 20), open("/dev/stdout", "w").write(""), open("/dev/null", "w").write("x"))
+"""
+
+
+@pytest.mark.parametrize("direct", [True, False])
+async def test_nothing_of_the_machine_can_be_changed_through_proc_and_dev(make, monkeypatch, direct):
+    """Where the owner is root, no mode of a file keeps programs of the box from it."""
+    monkeypatch.setattr("rollwright.runtimes.sandbox.layout.DIRECT", direct)
+    async with make() as box:
+        result = await box.run([PYTHON, "-c", _MACHINE])
+    assert (result.text, result.stderr) == ("[] b'a terminal' 0 1\n", b"")
 
 
 async def test_refused_calls_are_refused(make):
@@ -205,6 +235,20 @@ async def test_the_environment_is_exactly_the_allow_list(make, monkeypatch):
         everything = await sh(box, "cat /proc/*/environ | tr '\\0' '\\n'")
     assert {line.split("=")[0] for line in seen} == {"PATH", "WANTED", "GIVEN", "HOME", "TMPDIR", "PWD", MARK}
     assert "OPENAI_API_KEY" not in everything
+
+
+async def test_words_that_are_no_unicode(make):
+    """Names of files may be such; a lone surrogate is not even that."""
+    async with make() as box:
+        result = await box.run(["printf", "%s%s", "caf\udce9", "é"], env={"X": "\udcff"}, cwd="/")
+        assert (result.stdout, result.stderr) == (b"caf\xe9\xc3\xa9", b"")
+        for wrong in ({"argv": ["echo", "\ud800"]}, {"argv": ["true"], "env": {"X": "\ud800"}}):
+            with pytest.raises(RuntimeFault, match="could not start a program in '/workspace'"):
+                await box.run(**wrong)
+        await raises(RuntimeFault, box.open_process(["echo", "\ud800"]))
+        for act in (box.read("\ud800"), box.write("\ud800", b"x")):
+            await raises(RuntimeFault, act)
+        assert await sh(box, "echo on") == "on\n"
 
 
 async def test_a_template_is_shown_changed_and_shown_again(make, tmp_path):

@@ -20,8 +20,9 @@ from rollwright.wire import RuntimeFault, RuntimeLost
 from . import cgroups
 from .channel import Channel
 from .config import SandboxConfig
+from .ipc import Ipc
 from .keeper import keeper
-from .layout import order
+from .layout import ipc_tables, order, watches_queues
 from .looks import look
 from .sweep import SEPARATOR
 
@@ -46,15 +47,17 @@ class Box:
         self._recipe = cgroups.recipe(cgroups.Bounds(config.memory_mb, config.cpus, config.pids))
         self._group_name = f"rollwright-{name}"
         self._journal = journal
+        self.rules = -1
+        """Landlock's rules for the places as they are mounted now; -1 where the kernel has no such rules."""
         self._diag = -1
+        self._ipc = Ipc()
         self._upper = -1
         self._noted = False
 
     async def make(self) -> None:
         self.channel = Channel(await in_thread(self._begin))
         reply, fds = await self.channel.opened()
-        self._diag = fds[0]
-        self._keep_upper(fds[1:])
+        self._keep(self._keep_views(fds))
         if reply["groups"] is None:  # bwrap makes none.
             self.groups = await in_thread(cgroups.make, self._group_name, self._recipe)
         else:
@@ -69,12 +72,15 @@ class Box:
         await channel.quiet()
         await self.chores.done()
         _, fds = await channel.ask("clear")
-        self._keep_upper(fds)
+        self._keep(fds)
+        if self._ipc.objects():
+            await self.chores.do(self._ipc.unlink_queues)
+            await channel.ask("empty_ipc")
 
     async def look(self, environment: Mapping[str, str]) -> BoxState:
         try:
             return await self.chores.do(
-                look, self.pid, environment, diag=self._diag, own_network=self.own_network, upper=self._upper
+                look, self.pid, environment, self._ipc, diag=self._diag, own_network=self.own_network, upper=self._upper
             )
         except OSError as error:
             raise RuntimeLost(f"box {self.name} is gone: {error}") from error
@@ -86,7 +92,7 @@ class Box:
                 await self.channel.ask("stop")
             self.channel.close()
         await self.chores.done()
-        self._keep_upper([])
+        self._keep([])
         for fd in (self.root, self._diag):
             if fd >= 0:
                 os.close(fd)
@@ -119,6 +125,7 @@ class Box:
         self._noted = True
 
     def _remove(self) -> None:
+        self._ipc.close()
         try:
             cgroups.remove(self._recipe.paths(self._group_name))
         except OSError as error:
@@ -126,10 +133,20 @@ class Box:
         if self._noted:
             self._journal.close(self.name)
 
-    def _keep_upper(self, fds: list[int]) -> None:
-        if self._upper >= 0:
-            os.close(self._upper)
-        self._upper = fds[0] if fds else -1
+    def _keep_views(self, fds: list[int]) -> list[int]:
+        """Of what came with a new box, keep what shows its network and IPC; the rest."""
+        names = ipc_tables()
+        self._diag, tables, rest = fds[0], fds[1 : 1 + len(names)], fds[1 + len(names) :]
+        self._ipc = Ipc(names, tables, rest.pop(0) if watches_queues() else -1)
+        return rest
+
+    def _keep(self, fds: list[int]) -> None:
+        """Keep what belongs to the places as they are mounted now, in place of what belonged to those before."""
+        for fd in (self.rules, self._upper):
+            if fd >= 0:
+                os.close(fd)
+        self._upper = fds.pop() if fds and self.config.workspace_from else -1
+        self.rules = fds.pop() if fds else -1
 
 
 def _lower(name: str, wanted: int) -> int:

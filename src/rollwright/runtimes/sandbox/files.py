@@ -95,4 +95,8 @@ def _open(root: int, path: str, flags: int) -> int:
 def _whole(path: str) -> str:
     if "\0" in path:
         raise RuntimeFault("a path holds a NUL byte")
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError as error:
+        raise RuntimeFault(f"a path is no name of a file: {error}") from error
     return os.path.join(WORKSPACE, path)

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from rollwright.runtimes.local import landlock
 from rollwright.runtimes.provision import cache_dir
 from rollwright.wire import UsageError
 
@@ -25,9 +26,8 @@ from .seccomp import filter_code
 WORKSPACE, HOME, TMP, TMPDIR = "/workspace", "/home/box", "/tmp", "/tmp/box"
 PLACES = {WORKSPACE: "755", HOME: "755", TMP: "1777", "/dev/shm": "1777"}
 """Where programs may write, with the mode of each."""
-WRITABLE = (*PLACES, "/dev", "/proc")
-"""What landlock lets programs write: the places, terminals and other devices, and what the kernel lets them say of
-themselves."""
+WRITABLE = (*PLACES, "/dev")
+"""What landlock lets programs write: the places, terminals and other devices."""
 USER = 1000
 """User and group of programs in the box. Outside of it they are the owner's own, without any privilege."""
 
@@ -113,12 +113,28 @@ def _furnishing(config: SandboxConfig, visible: tuple[str, ...]) -> dict[str, An
         ],
         "size_mb": config.disk_mb,
         "inodes": config.disk_files,
+        "tables": ipc_tables(),
+        "queues": watches_queues(),
+        "writable": WRITABLE if landlock.available() else (),
         "carried": [path for path in visible if _below(path, PLACES)],
         "directories": [TMPDIR],
         "hidden": _hidden(),
         # The host's network is where the warden is already, and is not the box's to enter.
         "spaces": ["mnt", "net"] if config.network == "none" else ["mnt"],
     }
+
+
+@functools.cache
+def ipc_tables() -> tuple[str, ...]:
+    """Where the kernel tells of the System V objects of whoever opens the file."""
+    return tuple(path for path in (f"/proc/sysvipc/{kind}" for kind in ("shm", "sem", "msg")) if os.path.exists(path))
+
+
+@functools.cache
+def watches_queues() -> bool:
+    """Whether programs can make message queues of POSIX: the kernel may have none, and landlock lets nobody make one,
+    since no place that may be written holds it."""
+    return os.path.isdir("/proc/sys/fs/mqueue") and not landlock.available()
 
 
 def shown(config: SandboxConfig) -> tuple[str, ...]:

@@ -5,21 +5,26 @@ Nothing is started for a look, so that it costs a fraction of a millisecond and 
 
 from __future__ import annotations
 
+import functools
 import os
+import resource
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
 from rollwright.runtimes.state import BoxState
 
+from .ipc import Ipc
 from .layout import PLACES, WORKSPACE
 from .ports import ports
 
 _FILES_SEEN = 10_000
+_LIMITS = {name: getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")}
+_KINDS = tuple(_LIMITS.values())
 
 
 def look(
-    pid: int, environment: Mapping[str, str], *, diag: int = -1, own_network: bool = True, upper: int = -1
+    pid: int, environment: Mapping[str, str], ipc: Ipc, *, diag: int = -1, own_network: bool = True, upper: int = -1
 ) -> BoxState:
     """The state of the box whose first process is `pid`; `upper` is where changes of an overlaid workspace lie, `diag`
     asks its network. In a network of its own every socket is the box's; in the host's, those that its programs hold.
@@ -36,7 +41,22 @@ def look(
         ports=tuple(sorted(ports(diag, f"/proc/{pid}/net", held))) if held != set() else (),
         environment=dict(environment),
         mounts=tuple(sorted(_mounts(pid))),
+        kernel=(_settings(pid), *ipc.objects()),
     )
+
+
+def _settings(pid: int) -> str:
+    """What programs of the box can change of its first process, which outlives them."""
+    limits = tuple([resource.prlimit(pid, kind) for kind in _KINDS])
+    nice, policy = os.getpriority(os.PRIO_PROCESS, pid), os.sched_getscheduler(pid)
+    return _settings_told(nice, policy, frozenset(os.sched_getaffinity(pid)), limits)
+
+
+@functools.lru_cache(maxsize=8)
+def _settings_told(nice: int, policy: int, processors: frozenset[int], limits: tuple[tuple[int, int], ...]) -> str:
+    """Boxes hardly ever differ in these, so that the words are made once."""
+    bounds = " ".join(f"{name}={soft}:{hard}" for name, (soft, hard) in zip(_LIMITS, limits, strict=True))
+    return f"first process: nice={nice} policy={policy} processors={sorted(processors)} {bounds}"
 
 
 def _processes(proc: str) -> Iterator[str]:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 import msgspec
 
 from rollwright.runtimes.local import Launch
+from rollwright.wire import RuntimeFault
 
 from .channel import Channel, in_memory
 from .layout import WRITABLE
@@ -44,8 +47,9 @@ class Program:
             "own_network": own_network,
             "writable": WRITABLE,
         }
+        told = _described(order)
         nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        body = in_memory(msgspec.json.encode(order))
+        body = in_memory(told)
         try:
             given = [nothing if fd == subprocess.DEVNULL else fd for fd in streams]
             self._number, self._starting = channel.begin("spawn", [body, *given])
@@ -84,3 +88,18 @@ class Program:
         self._status = status
         if not self.exited.done():
             self.exited.set_result(None)
+
+
+def _described(order: dict[str, Any]) -> bytes:
+    """An order as JSON. Words that are no Unicode, as names of files may be, are escaped by the slower of two encoders;
+    RuntimeFault for those that no program can be given."""
+    try:
+        return msgspec.json.encode(order)
+    except UnicodeEncodeError:
+        pass
+    try:
+        for word in (*order["argv"], *order["env"].values(), order["cwd"]):
+            os.fsencode(word)
+    except UnicodeEncodeError as error:
+        raise RuntimeFault(f"could not start a program in {order['cwd']!r}: {error}") from error
+    return json.dumps(order).encode()

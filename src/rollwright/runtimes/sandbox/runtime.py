@@ -151,6 +151,7 @@ class SandboxRuntime:
             WORKSPACE,
             given[MARK],
             limits,
+            ruleset=box.rules,
             drop_capabilities=_CAPABILITIES,
             join_pid=box.pid,
             namespaces=tuple(space for space in JOINED if space != "net" or box.own_network),

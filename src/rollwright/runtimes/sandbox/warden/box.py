@@ -19,6 +19,7 @@ from .clearing import Clearing
 from .entry import errand
 from .errands import Told
 from .furnish import is_exiting
+from .ipc import remove_objects
 from .loop import Loop, read_all, receive, send
 from .opening import Made, Opening, remove_groups
 from .programs import Programs
@@ -122,14 +123,17 @@ class Box:
             server.listen(128)
             return [server.detach()]
 
-        self._send_errand(request, work)
+        self._send_errand(request, work, "net")
+
+    def _do_empty_ipc(self, request: dict[str, Any], fds: list[int]) -> None:
+        self._send_errand(request, remove_objects, "ipc")
 
     def _do_socket(self, request: dict[str, Any], fds: list[int]) -> None:
-        self._send_errand(request, lambda: [socket.socket().detach()])
+        self._send_errand(request, lambda: [socket.socket().detach()], "net")
 
-    def _send_errand(self, request: dict[str, Any], work: Callable[[], Sequence[int]]) -> None:
-        """Do `work` in the network of the box."""
-        pid, answers = errand(self._pid, work, ("net",))
+    def _send_errand(self, request: dict[str, Any], work: Callable[[], Sequence[int]], space: str) -> None:
+        """Do `work` in a namespace of the box."""
+        pid, answers = errand(self._pid, work, (space,))
 
         def on_answer() -> None:
             self._loop.forget(answers.fileno())

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from . import kernel
-from .furnish import DONE, LEFT, attach, end_all, make_directories, pick_up, settle, tell
+from .furnish import DONE, LEFT, attach, end_all, make_directories, pick_up, restrict, settle, tell
 from .privileges import drop_privileges, handle_signals
 from .runner import Work
 from .steps import SKIP, Answer, Blank, Buffer, Label, Steps
@@ -34,8 +34,6 @@ _DEV_LINKS = {
     "core": "/proc/kcore",
     "ptmx": "pts/ptmx",
 }
-_GUARDED = ("sys", "sysrq-trigger", "irq", "bus")
-"""Parts of /proc that are the whole machine's; where the owner is root, their modes keep nobody out."""
 _SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
 _AT_REMOVEDIR = 0x200
 _HERE = kernel.AT_FDCWD
@@ -53,9 +51,11 @@ def work_of(order: dict[str, Any], seccomp: bytes) -> Work:
     own_network = "net" in order["plan"]["spaces"]
     steps.call("umask", 0o022)
     steps.call("unshare", _SPACES | (kernel.CLONE_NEWNET if own_network else 0))
-    _map(steps, 0, os.geteuid(), os.getegid())
+    _map(steps, "/proc/self", 0, os.geteuid(), os.getegid())
     steps.call("clone", kernel.CLONE_PARENT | signal.SIGCHLD, 0, 0, 0, 0, positive=leave)
     _make_root(steps, order["root"])
+    # From here /proc can be written through this directory alone, which no program can get at.
+    steps.call("chdir", "/proc")
     made = settle(steps, order["plan"])
     steps.call("sethostname", order["root"]["hostname"], len(order["root"]["hostname"]))
     if own_network:
@@ -108,10 +108,10 @@ def _make_group(steps: Steps, path: Blank, group: dict[str, Any]) -> Answer:
     return written
 
 
-def _map(steps: Steps, inside: int, user: int, group: int) -> None:
-    """Who the owner is in the user namespace that was just made."""
+def _map(steps: Steps, place: str, inside: int, user: int, group: int) -> None:
+    """Who the owner is in the user namespace that was just made; `place` is this process in /proc."""
     for file, words in (("setgroups", "deny"), ("uid_map", f"{inside} {user} 1"), ("gid_map", f"{inside} {group} 1")):
-        fd = steps.call("openat", _HERE, f"/proc/self/{file}", os.O_WRONLY | os.O_CLOEXEC)
+        fd = steps.call("openat", _HERE, f"{place}/{file}", os.O_WRONLY | os.O_CLOEXEC)
         steps.call("write", fd, words, len(words))
         steps.call("close", fd)
 
@@ -129,18 +129,18 @@ def _make_root(steps: Steps, root: dict[str, Any]) -> None:
         make_directories(steps, os.path.dirname(f".{path}"))
         steps.call("symlinkat", target, _HERE, f".{path}")
     _show(steps, shown)
-    _make_proc(steps)
+    steps.call("mount", "proc", "proc", "proc", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC, 0)
     _make_dev(steps, devices)
     steps.call("pivot_root", ".", ".")
     steps.call("umount2", ".", kernel.MNT_DETACH)
     steps.call("chdir", "/")
     # Before anything of it is shown elsewhere: a mount is as writable as the one it is taken from.
-    _restrict(steps, _HERE, "/", 0, _SHOWN)
+    restrict(steps, _HERE, "/", 0, _SHOWN)
 
 
 def _show(steps: Steps, trees: Iterable[tuple[str, Answer, bool]]) -> None:
     for path, tree, is_directory in trees:
-        _restrict(steps, tree, "", kernel.AT_EMPTY_PATH | kernel.AT_RECURSIVE, _SHOWN)
+        restrict(steps, tree, "", kernel.AT_EMPTY_PATH | kernel.AT_RECURSIVE, _SHOWN)
         if is_directory:
             make_directories(steps, f".{path}")
         else:
@@ -149,36 +149,22 @@ def _show(steps: Steps, trees: Iterable[tuple[str, Answer, bool]]) -> None:
         attach(steps, tree, f".{path}")
 
 
-def _make_proc(steps: Steps) -> None:
-    steps.call("mount", "proc", "proc", "proc", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC, 0)
-    for name in _GUARDED:
-        harmless = Label()
-        steps.call("faccessat", _HERE, f"proc/{name}", os.W_OK, refused=harmless)
-        tree = pick_up(steps, f"proc/{name}")
-        _restrict(steps, tree, "", kernel.AT_EMPTY_PATH | kernel.AT_RECURSIVE, _SHOWN)
-        attach(steps, tree, f"proc/{name}")
-        steps.mark(harmless)
-
-
 def _make_dev(steps: Steps, devices: Iterable[tuple[str, Answer]]) -> None:
+    """Devices are the host's own files. Read-only, they are written to as ever, and keep their modes and times."""
     for name, tree in devices:
-        _restrict(steps, tree, "", kernel.AT_EMPTY_PATH | kernel.AT_RECURSIVE, kernel.ATTR_NOSUID)
+        quiet = kernel.ATTR_NOSUID | kernel.ATTR_RDONLY
+        restrict(steps, tree, "", kernel.AT_EMPTY_PATH | kernel.AT_RECURSIVE, quiet)
         _make_file(steps, f"dev/{name}")
         attach(steps, tree, f"dev/{name}")
     for name, target in _DEV_LINKS.items():
         steps.call("symlinkat", target, _HERE, f"dev/{name}")
     flags, options = kernel.MS_NOSUID | kernel.MS_NOEXEC, "newinstance,ptmxmode=0666,mode=620"
     steps.call("mount", "devpts", "dev/pts", "devpts", flags, options)
+    restrict(steps, _HERE, "dev/pts", 0, kernel.ATTR_RDONLY)
 
 
 def _make_file(steps: Steps, path: str) -> None:
     steps.call("mknodat", _HERE, path, 0o100444, 0, refused=SKIP)
-
-
-def _restrict(steps: Steps, place: int | Answer, path: str, flags: int, attributes: int) -> None:
-    """Add attributes to the mount at `path`, or to a tree that was picked up."""
-    wanted = Buffer(struct.pack("=QQQQ", attributes, 0, 0, 0))
-    steps.call("mount_setattr", place, path, flags, wanted, len(wanted.data))
 
 
 def _raise_loopback(steps: Steps) -> None:
@@ -191,7 +177,8 @@ def _become_first(steps: Steps, user: int, seccomp: bytes) -> None:
     """Give up every privilege. It is killed with the warden."""
     steps.call("unshare", kernel.CLONE_NEWUSER)
     # The namespaces belong to the user namespace above this one: nobody in here may change them.
-    _map(steps, user, 0, 0)
+    _map(steps, "self", user, 0, 0)
+    steps.call("chdir", "/")
     # The kernel buries orphans where their ends are ignored.
     handle_signals(steps, {signal.SIGCHLD: signal.SIG_IGN})
     drop_privileges(steps, seccomp)

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import kernel
+from .privileges import make_rules
 from .steps import SKIP, Answer, Buffer, Label, Steps
 
 _QUIET = kernel.MS_NOSUID | kernel.MS_NODEV
@@ -35,17 +36,39 @@ LEFT = b"left"
 
 def settle(steps: Steps, plan: dict[str, Any]) -> list[Answer]:
     """What is done once, at the start: cover what the plan hides, then furnish. The answers begin with a socket that
-    asks the box's network who listens in it."""
+    asks the box's network who listens in it, and what tells of the box's IPC (see `_watch_ipc`)."""
+    _cover_proc(steps)
     diag = steps.call("socket", socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_SOCK_DIAG)
     for path in plan["hidden"]:
         source = _EMPTY if os.path.isdir(path) else os.devnull
         steps.call("mount", source, path, 0, kernel.MS_BIND, 0)
-    return [diag, *furnish(steps, plan)]
+    return [diag, *_watch_ipc(steps, plan), *furnish(steps, plan)]
+
+
+def _watch_ipc(steps: Steps, plan: dict[str, Any]) -> list[Answer]:
+    """Descriptors by which the owner sees the objects of this namespace without entering it: a file for each table of
+    System V, and a mount, attached nowhere, that holds the message queues of POSIX."""
+    watched = [steps.call("openat", _HERE, table, os.O_RDONLY | os.O_CLOEXEC) for table in plan["tables"]]
+    if plan["queues"]:
+        opened = steps.call("fsopen", "mqueue", kernel.FSOPEN_CLOEXEC)
+        steps.call("fsconfig", opened, kernel.FSCONFIG_CMD_CREATE, 0, 0, 0)
+        watched.append(steps.call("fsmount", opened, kernel.FSMOUNT_CLOEXEC, kernel.ATTR_NOSUID | kernel.ATTR_NODEV))
+        steps.call("close", opened)
+    return watched
+
+
+def _cover_proc(steps: Steps) -> None:
+    """Lay /proc over itself, read-only. The settings of the kernel and the modes of what is in there are the whole
+    machine's, and in a box of root no mode keeps its programs out; memory and settings of the first process would
+    outlive a reset."""
+    tree = pick_up(steps, "/proc")
+    restrict(steps, tree, "", kernel.AT_EMPTY_PATH | kernel.AT_RECURSIVE, kernel.ATTR_RDONLY)
+    attach(steps, tree, "/proc")
 
 
 def furnish(steps: Steps, plan: dict[str, Any]) -> list[Answer]:
-    """Mount every place of `plan`. The answer is the upper directory of an overlay, by which the owner sees what was
-    changed without walking the template."""
+    """Mount every place of `plan`. The answers are rules of landlock for these very places, where the plan has some,
+    and the upper directory of an overlay, by which the owner sees what was changed without walking the template."""
     carried = _carry(steps, plan)
     return _attach_all(steps, plan, _make_all(steps, plan), carried)
 
@@ -74,7 +97,7 @@ def _attach_all(
         attach(steps, tree, path)
     for path in plan["directories"]:
         steps.call("mkdirat", _HERE, path, 0o700)
-    return uppers
+    return [*([make_rules(steps, plan["writable"])] if plan["writable"] else []), *uppers]
 
 
 def _throw_away(steps: Steps, paths: Sequence[str]) -> None:
@@ -89,8 +112,10 @@ def _throw_away(steps: Steps, paths: Sequence[str]) -> None:
 def settling(plan: dict[str, Any]) -> Steps:
     """`settle` in a box that somebody else made."""
     steps = Steps()
-    spaces = kernel.CLONE_NEWNS | (kernel.CLONE_NEWNET if "net" in plan["spaces"] else 0)
-    _enter(steps, spaces)
+    spaces = kernel.CLONE_NEWNET if "net" in plan["spaces"] else 0
+    _enter(steps, spaces | kernel.CLONE_NEWNS | kernel.CLONE_NEWIPC)
+    # Devices keep their modes and times. /dev/shm is mounted later.
+    restrict(steps, _HERE, "/dev", kernel.AT_RECURSIVE, kernel.ATTR_RDONLY)
     tell(steps, settle(steps, plan))
     steps.call("exit_group", 0)
     return steps
@@ -191,6 +216,12 @@ def pick_up(steps: Steps, path: str) -> Answer:
 def attach(steps: Steps, tree: Answer, path: str) -> None:
     steps.call("move_mount", tree, "", _HERE, path, kernel.MOVE_MOUNT_F_EMPTY_PATH)
     steps.call("close", tree)
+
+
+def restrict(steps: Steps, place: int | Answer, path: str, flags: int, attributes: int) -> None:
+    """Add attributes to the mount at `path`, or to a tree that was picked up."""
+    wanted = Buffer(struct.pack("=QQQQ", attributes, 0, 0, 0))
+    steps.call("mount_setattr", place, path, flags, wanted, len(wanted.data))
 
 
 def make_directories(steps: Steps, path: str) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 
 from . import kernel
-from .steps import SKIP, Buffer, Steps
+from .steps import SKIP, Answer, Buffer, Steps
 
 _CAPABILITIES_3 = 0x20080522
 _OF_THE_LIBRARY = (32, 33)
@@ -36,11 +36,18 @@ def drop_privileges(steps: Steps, seccomp: bytes) -> None:
 
 
 def confine_writes(steps: Steps, places: Sequence[str]) -> None:
-    """A second wall behind the read-only mounts, where the kernel has landlock. All places are directories."""
-    landlock = import_module("landlock")
-    if not landlock.available():
+    """A second wall behind the read-only mounts, where the kernel has landlock."""
+    if not import_module("landlock").available():
         return
-    rights = landlock.handled()
+    rules = make_rules(steps, places)
+    steps.call("prctl", kernel.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    steps.call("landlock_restrict_self", rules, 0)
+    steps.call("close", rules)
+
+
+def make_rules(steps: Steps, places: Sequence[str]) -> Answer:
+    """Landlock's rules "writes only below these", which are directories."""
+    rights = import_module("landlock").handled()
     rules = steps.call("landlock_create_ruleset", Buffer(struct.pack("=Q", rights)), 8, 0)
     for path in places:
         rule = Buffer(struct.pack("=QQ", rights, 0))
@@ -48,6 +55,4 @@ def confine_writes(steps: Steps, places: Sequence[str]) -> None:
         place.keep(rule, 8)
         steps.call("landlock_add_rule", rules, _LANDLOCK_PATH_BENEATH, rule, 0)
         steps.call("close", place)
-    steps.call("prctl", kernel.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-    steps.call("landlock_restrict_self", rules, 0)
-    steps.call("close", rules)
+    return rules

@@ -27,6 +27,7 @@ _FILES = sys.getfilesystemencoding()
 _mark = [0, 0]
 _variables = {}
 _zygote = []
+_ignored = []
 _PR_SET_PDEATHSIG, _PR_SET_SECCOMP, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 1, 22, 24, 38
 _FILTER = 2
 _NAMESPACES = {"user": 0x10000000, "ipc": 0x08000000, "uts": 0x04000000, "net": 0x40000000, "pid": 0x20000000}
@@ -40,6 +41,7 @@ _held = (ctypes.c_uint32 * 6)()
 _nothing = []
 _DESCRIPTORS = 1 << 16
 _LIMITED = ("RLIMIT_NOFILE", "RLIMIT_CORE")
+_OF_A_TERMINAL = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
 
 
 def prepare():
@@ -47,6 +49,7 @@ def prepare():
     environment."""
     ending.note_signals()
     _zygote.append(os.getpid())
+    _ignored.extend(number for number in _OF_A_TERMINAL if signal.getsignal(number) is signal.SIG_IGN)
     _variables.update(os.environ)
     with open("/proc/self/environ", "rb") as file:
         environ = file.read()
@@ -173,7 +176,14 @@ def _reader():
 
 
 def _join(pid, names):
-    """Enter the namespaces of `pid`; a new pid namespace begins with the next fork, so the script runs one below."""
+    """Enter the namespaces of `pid`; a new pid namespace begins with the next fork, so the script runs one below.
+
+    Groups of the owner stay outside, and so does what the owner was told to ignore, as by nohup.
+    """
+    if os.geteuid() == 0:
+        os.setgroups([])
+    for number in _ignored:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     handle = os.pidfd_open(pid)
     flags = 0
     for name in names:
