@@ -104,6 +104,10 @@ class Zygote:
         self.ready: asyncio.Future[None] | None = asyncio.get_running_loop().create_future()
         self.reads: frozenset[str] = frozenset()
         self.files: Mapping[str, tuple[int, ...]] = {}
+        self._modules: frozenset[str] = frozenset()
+        self._directory = os.path.dirname(script.path)
+        self._beside = (stamp(self._directory), _names_in(self._directory))
+        """The state of the script's directory, and what lies in it."""
         self._set: dict[str, str] = {}
         """What was read while it was loaded, with its value then."""
         self._unset: frozenset[str] = frozenset()
@@ -182,8 +186,16 @@ class Zygote:
         return self._names[names] and self._set.items() <= env.items()
 
     def current(self) -> bool:
-        """Whether the files that it loaded beside the script are as they were."""
-        return all(stamp(path) == seen for path, seen in self.files.items())
+        """Whether the files that it loaded or read are as they were, and no new one hides a module that it loaded."""
+        return all(stamp(path) == seen for path, seen in self.files.items()) and not self._hidden()
+
+    def _hidden(self) -> bool:
+        now = stamp(self._directory)
+        if now == self._beside[0]:
+            return False
+        there = _names_in(self._directory)
+        new, self._beside = there - self._beside[1], (now, there)
+        return any(name.partition(".")[0] in self._modules for name in new)
 
     def memory_mb(self) -> float:
         try:
@@ -234,6 +246,7 @@ class Zygote:
             self._unset = looked_for - {MARK} - self._set.keys()
             self._names.clear()
             self.files = {path: stamp(path) for path in known["files"]}
+            self._modules = frozenset(known["names"])
             self.fresh_mb = self.memory_mb()
             _settle(self.ready)
         elif kind == b"N":
@@ -327,6 +340,13 @@ def stamp(path: str) -> tuple[int, ...]:
     except OSError:
         return ()
     return (seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns)
+
+
+def _names_in(directory: str) -> frozenset[str]:
+    try:
+        return frozenset(os.listdir(directory))
+    except OSError:
+        return frozenset()
 
 
 def _hear_weakly(zygote: weakref.ref[Zygote], sock: socket.socket) -> None:

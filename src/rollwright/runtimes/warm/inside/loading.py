@@ -4,31 +4,29 @@
 
 A `warmup` that yields is run to its first `yield` while the script is loaded. The rest is done later, one step at a
 time, when nobody waits for an answer or when calls have paid for its lack: see `Server` in zygote.py. Whatever is
-loaded is watched for what would make a child differ from a cold run: variables that it reads or sets, threads that it
-starts, and what it registers for the end of the process.
+loaded is watched for what would make a child differ from a cold run: see watching.py.
 """
 
 import ast
 import contextlib
-import gc
 import hashlib
 import importlib.machinery
+import io
+import json
 import os
 import sys
 import types
 
 import ending
 import forking
+import imports
+import watching
 
-# Nearly all that is loaded stays: to look for garbage all the while takes a twentieth of the time, and finds little.
-_SELDOM = (1_000_000, 10, 10)
-_LOADED_AS = "__rollwright_warm__"
+Refused = watching.Refused
+_LOADED_AS = watching.LOADED_AS
 _MARK = "ROLLWRIGHT_BOX"
-_OURS = ("child", "ending", "forking", "loading", "paging", "seating", "worker")
-
-
-class Refused(Exception):
-    """This script is not to be run warm; the message says why."""
+_MOST_TOLD = 60_000
+_OURS = ("child", "ending", "forking", "imports", "loading", "paging", "seating", "watching", "worker")
 
 
 class Script:
@@ -41,11 +39,13 @@ class Script:
             raise Refused("changed")
         self.path = path
         self.source = source
-        try:
-            self.code = compile(source, path, "exec", dont_inherit=True)
-            self.tree = ast.parse(source)
-        except (SyntaxError, ValueError):
-            raise Refused("syntax") from None
+        with contextlib.redirect_stderr(io.StringIO()) as said:
+            try:
+                self._code = compile(source, path, "exec", dont_inherit=True)
+                self.remarks = said.getvalue()
+                self.tree = ast.parse(source)
+            except (SyntaxError, ValueError):
+                raise Refused("syntax") from None
         self.main = _program(path)
         self.kept = None
         self.steps = None
@@ -53,24 +53,30 @@ class Script:
         self.late = {}
         """Variables that were read after the host was told which are, with their values here; None for all others."""
 
+    @property
+    def code(self):
+        """For whoever runs it as a program. The compiler's warnings are said first, as they are in a cold run: before
+        anything could change how warnings are told."""
+        if self.remarks:
+            with contextlib.suppress(Exception):
+                sys.stderr.write(self.remarks)
+        return self._code
+
     def load(self):
-        """Import what its top level imports, and begin its warmup. What fails here fails in the child as it does
-        cold."""
-        with _watched():
-            for statement in _imports(self.tree.body):
-                try:
-                    _import(statement)
-                except Exception:  # The child meets the same failure at the same line, and tells it in its own words.
-                    continue
+        """Import what its top level imports first, and begin its warmup."""
+        with self._watched():
+            watching.begin_imports()
+            imports.import_first(self.tree.body)
+            watching.end_imports()
             if any(isinstance(part, ast.FunctionDef) and part.name == "warmup" for part in self.tree.body):
                 self._warm_up(self._begin)
 
     def go_on(self):
         """One more step of the warmup. Refused where no call can be answered here after it."""
-        known = set(Variables.seen)
-        with _watched():
+        known = set(watching.Variables.seen)
+        with self._watched():
             self._warm_up(self._step)
-        for name in Variables.seen - known:
+        for name in watching.Variables.seen - known:
             self.late[os.fsdecode(name)] = os.environ.get(os.fsdecode(name))
 
     def suits(self, env):
@@ -87,9 +93,12 @@ class Script:
             module = types.ModuleType(_LOADED_AS)
             module.__file__ = self.path
             sys.modules[_LOADED_AS] = module
-            exec(self.code, module.__dict__)
+            exec(self._code, module.__dict__)
             self.kept = module  # Its end would run finalizers, which no cold run has run at this point.
         return self.kept
+
+    def _watched(self):
+        return watching.watched(self.path, self._code.co_names)
 
     def _begin(self):
         begun = self.module().warmup()
@@ -133,25 +142,6 @@ def _program(path):
     return main
 
 
-def _imports(body):
-    for part in body:
-        if isinstance(part, (ast.Import, ast.ImportFrom)):
-            yield part
-        elif isinstance(part, ast.Try):
-            yield from _imports(part.body)
-
-
-def _import(statement):
-    if isinstance(statement, ast.Import):
-        for name in statement.names:
-            importlib.import_module(name.name)
-    elif statement.module and not statement.level and statement.module != "__future__":
-        module = importlib.import_module(statement.module)
-        for name in statement.names:
-            if name.name != "*" and not hasattr(module, name.name):
-                importlib.import_module(f"{statement.module}.{name.name}")
-
-
 def _check_neighbours(directory, at_start):
     """A file beside the script that is named like a module we use would be found first by a cold run."""
     ours = {name.partition(".")[0] for name in set(sys.modules) - at_start}
@@ -160,57 +150,13 @@ def _check_neighbours(directory, at_start):
         raise Refused("shadows")
 
 
-class Variables(dict):
-    """The environment's own store while the script is loaded: it notes the names that are looked at, since a module
-    which has read a variable of this process would go on with it in a box where it has another value."""
-
-    seen = set()
-
-    def __getitem__(self, key):
-        self.seen.add(key)
-        return dict.__getitem__(self, key)
-
-    def __contains__(self, key):
-        self.seen.add(key)
-        return dict.__contains__(self, key)
-
-    def __iter__(self):
-        self.seen.update(dict.keys(self))
-        self.seen.add(b"*")
-        return dict.__iter__(self)
-
-
-@contextlib.contextmanager
-def _watched():
-    """While something is loaded. Refused where it left threads or other variables behind."""
-    own = os.environ._data
-    os.environ._data = Variables(own)
-    before = dict(os.environ._data.items())
-    usual = gc.get_threshold()
-    gc.set_threshold(*_SELDOM)
-    forking.begin_notes()
-    try:
-        yield
-    finally:
-        forking.end_notes()
-        gc.freeze()  # Or the usual thresholds would have all of it looked through at once.
-        if gc.get_threshold() == _SELDOM:  # Else a library chose its own, which a cold run would have, too.
-            gc.set_threshold(*usual)
-        changed = dict(os.environ._data.items()) != before
-        os.environ._data = dict(os.environ._data.items())
-    if len(os.listdir("/proc/self/task")) > 1:
-        raise Refused("threads")
-    if changed:
-        raise Refused("environment")
-
-
 def load(path, digest, at_start, *, whole=False):
     """The script, loaded. `at_start` are the modules that a cold interpreter has loaded before its script, too; `whole`
     leaves no step of its warmup for later."""
     directory = os.path.dirname(path)
+    script = Script(path, digest)
     _check_neighbours(directory, at_start)
     forking.suspect(at_start)
-    script = Script(path, digest)
     sys.path[0] = directory
     for ours in _OURS:
         del sys.modules[ours]
@@ -222,14 +168,19 @@ def load(path, digest, at_start, *, whole=False):
 
 
 def known():
-    """What the host has to know: the variables that were read, and loaded files that are not part of the interpreter
-    or its packages, which it watches for changes."""
-    return {"reads": sorted(os.fsdecode(name) for name in Variables.seen), "files": _files()}
+    """What the host has to know, as JSON: the variables that were read; files that were loaded or read and are not part
+    of the interpreter or its packages, which it watches for changes; and the modules that a new file beside the script
+    could hide."""
+    reads = sorted(os.fsdecode(name) for name in watching.Variables.seen)
+    names = sorted({name.partition(".")[0] for name in sys.modules} - set(sys.builtin_module_names))
+    told = json.dumps({"reads": reads, "files": _files(), "names": names}).encode()
+    if len(told) > _MOST_TOLD:
+        raise Refused("files")
+    return told
 
 
 def _files():
-    roots = (sys.prefix + os.sep, sys.base_prefix + os.sep, os.path.dirname(os.__file__) + os.sep)
     found = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
-    own = os.path.dirname(os.path.abspath(__file__)) + os.sep
-    roots += (own,)
-    return sorted({f for f in found if isinstance(f, str) and os.path.isabs(f) and not f.startswith(roots)})
+    loaded = {file for file in found if isinstance(file, str) and os.path.isabs(file)}
+    roots = watching.roots()
+    return sorted(file for file in loaded | watching.opened if not file.startswith(roots))

@@ -108,6 +108,9 @@ def _furnish(seat):
     if seat["join_pid"]:
         _join(seat["join_pid"], seat["namespaces"])
     os.chdir(seat["cwd"])
+    process = sys.modules.get("multiprocessing.process")
+    if process is not None:  # It has noted where this program began.
+        process.ORIGINAL_DIR = os.getcwd()
     if seat["gid"] >= 0:
         os.setgroups([])
         os.setgid(seat["gid"])

@@ -22,7 +22,6 @@ _AT_START = frozenset(sys.modules)  # What a cold interpreter has loaded before 
 import _socket  # noqa: E402
 import contextlib  # noqa: E402
 import gc  # noqa: E402
-import json  # noqa: E402
 import os  # noqa: E402
 import select  # noqa: E402
 import signal  # noqa: E402
@@ -35,6 +34,7 @@ import forking  # noqa: E402
 import loading  # noqa: E402
 import paging  # noqa: E402
 import seating  # noqa: E402
+import watching  # noqa: E402
 import worker  # noqa: E402
 
 _HEAD = child.HEAD
@@ -204,7 +204,10 @@ class Server:
         settle(whole=self.script.steps is None)
         if self.script.steps is None and self.collapsed:
             paging.collapse()
-        self.send(b"Y", 0, json.dumps(loading.known()).encode())
+        try:
+            self.send(b"Y", 0, loading.known())
+        except loading.Refused as refusal:
+            self.refusal = str(refusal)
 
     def _fork_worker(self, call, fds):
         try:
@@ -280,20 +283,17 @@ def settle(whole):
 def main(words):
     channel = socket.socket(fileno=int(words[0]))
     channel.set_inheritable(False)
-    # The stream objects were made for pipes, as a cold run has them; what is said while loading is said to nobody.
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    for number in (1, 2):
-        os.dup2(nowhere, number)
-    os.close(nowhere)
     try:
         seating.prepare()
+        watching.prepare()
         script = loading.load(words[1], words[2], _AT_START, whole="whole" in words[3:])
+        known = loading.known()
         seating.prepare_stdin()
     except loading.Refused as refusal:
         channel.send(_HEAD.pack(b"N", 0) + str(refusal).encode())
         return
     settle(whole=script.steps is None)
-    channel.send(_HEAD.pack(b"Y", 0) + json.dumps(loading.known()).encode())
+    channel.send(_HEAD.pack(b"Y", 0) + known)
     server = Server(channel, script)
     try:
         server.serve()
