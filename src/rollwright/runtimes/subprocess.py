@@ -4,8 +4,9 @@ Covered: an allow-listed environment, a private workspace, HOME and TMPDIR, a se
 deadlines, output caps, the end of every process the box started, double-forked daemons included, and, where the kernel
 has landlock, writing elsewhere and looking into the owner's process (see local/confine.py).
 Not covered: the network, the kernel, reading the user's files, changing modes and times of the user's files, signals to
-the user's other processes, the sum of memory over many processes, and processes that erase every trace of where they
-came from (see local/census.py). Code that nobody has read belongs in a stronger kind.
+the user's other processes, objects of IPC and the user's keyring, the sum of memory over many processes, and processes
+that erase every trace of where they came from (see local/census.py). Code that nobody has read belongs in a stronger
+kind.
 """
 
 from __future__ import annotations

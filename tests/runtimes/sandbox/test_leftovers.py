@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from rollwright.runtimes.sandbox import ipc
+from rollwright.runtimes.local.threads import in_thread
+from rollwright.runtimes.sandbox import ipc, ports
 from rollwright.runtimes.sandbox.channel import Channel
 from rollwright.runtimes.state import differences
 from rollwright.runtimes.testing import raises
@@ -78,6 +79,30 @@ async def test_message_queues_are_seen_and_removed(make, monkeypatch):
         os.close(os.open("left", os.O_CREAT | os.O_RDWR, 0o666, dir_fd=queues))
         monkeypatch.setattr(ipc.Ipc, "unlink_queues", lambda self: None)
         with pytest.raises(RuntimeFault, match="queue left is new"):
+            await box.reset()
+
+
+_TALK = """
+import os, socket
+kinds = ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1"))
+for family, host in kinds if os.path.exists("/proc/net/if_inet6") else kinds[:1]:
+    with socket.socket(family) as server:
+        server.bind((host, 7777))
+        server.listen()
+        near = socket.create_connection((host, 7777))
+        far, _ = server.accept()
+        far.close()  # Who closes first keeps the port for a minute.
+        near.close()
+"""
+
+
+async def test_a_port_that_was_used_can_be_used_again(make):
+    async with make() as box:
+        await run(box, _TALK)
+        if not await in_thread(ports.end_waiting, box._box._diag):
+            pytest.skip("this kernel cannot destroy sockets")
+        for _ in range(3):
+            await run(box, _TALK)
             await box.reset()
 
 

@@ -15,7 +15,26 @@ from rollwright.runtimes.journal import Journal
 from rollwright.runtimes.sandbox.runtime import SandboxConfig, SandboxRuntime
 from rollwright.runtimes.testing import check_runtime
 
+LEAVE = '''
+import ctypes, os, socket
+libc = ctypes.CDLL(None)
+assert libc.shmget(7, 4096, 0o1666) >= 0 and libc.semget(7, 1, 0o1666) >= 0
+for path in ("/proc/sys/kernel/sem", "/proc/sys/fs/mqueue/msg_max", "/proc/1/oom_score_adj", "/proc/1/mem"):
+    assert not os.access(path, os.W_OK), path
+server = socket.create_server(("127.0.0.1", 7777))
+near, (far, _) = socket.create_connection(("127.0.0.1", 7777)), server.accept()
+far.close()
+'''
+
+async def leave_and_look(box):
+    async with box:
+        for _ in range(2):
+            assert (left := await box.run(["/usr/bin/env", "python3", "-c", LEAVE])).ok, left
+            assert len((await box.inspect()).kernel) == 3
+            await box.reset()
+
 journal = Journal(Path(sys.argv[1], "journal"))
+asyncio.run(leave_and_look(SandboxRuntime(SandboxConfig(), journal=journal)))
 kept = asyncio.run(check_runtime(lambda: SandboxRuntime(SandboxConfig(network=sys.argv[2]), journal=journal)))
 assert not list(journal.entries())
 print(len(kept), "kept")

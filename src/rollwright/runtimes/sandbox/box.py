@@ -24,6 +24,7 @@ from .ipc import Ipc
 from .keeper import keeper
 from .layout import ipc_tables, order, watches_queues
 from .looks import look
+from .ports import are_waiting, end_waiting
 from .sweep import SEPARATOR
 
 KIND = "sandbox"
@@ -76,6 +77,9 @@ class Box:
         if self._ipc.objects():
             await self.chores.do(self._ipc.unlink_queues)
             await channel.ask("empty_ipc")
+        # Files of the kernel's own, which nothing holds up: no thread is asked to read them.
+        if self.own_network and are_waiting(f"/proc/{self.pid}/net"):
+            await in_thread(end_waiting, self._diag)
 
     async def look(self, environment: Mapping[str, str]) -> BoxState:
         try:

@@ -5,6 +5,7 @@ Netlink matters: /proc/net/tcp walks a table that is sized for the whole machine
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import socket
@@ -13,9 +14,9 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 
 NETLINK_SOCK_DIAG = 4
-_DIAG_BY_FAMILY, _DONE, _ERROR = 20, 3, 2
-_DUMP = 0x301
-_LISTEN, _ANY = 1 << 10, 0xFFF
+_DIAG_BY_FAMILY, _DESTROY, _DONE, _ERROR = 20, 21, 3, 2
+_DUMP, _ACKNOWLEDGED = 0x301, 0x5
+_TIME_WAIT, _LISTEN, _ANY = 1 << 6, 1 << 10, 0xFFF
 _TABLES = {
     "tcp": (socket.AF_INET, socket.IPPROTO_TCP, _LISTEN),
     "tcp6": (socket.AF_INET6, socket.IPPROTO_TCP, _LISTEN),
@@ -24,6 +25,8 @@ _TABLES = {
 }
 _HEADER = 16
 _PORT_AT, _INODE_AT = _HEADER + 4, _HEADER + 68
+_WHICH = slice(_HEADER + 4, _HEADER + 52)
+"""What names a socket in an answer, and in an order to destroy it."""
 _MOST = 65536
 _WAIT = struct.pack("ll", 5, 0)
 """Seconds and microseconds: how long the kernel may take to answer."""
@@ -38,6 +41,28 @@ def ports(diag: int, net: str, held: Collection[int] | None) -> Iterator[str]:
     for words in _table(f"{net}/unix"):
         if len(words) > 7 and (held is None or int(words[6]) in held):
             yield f"unix {words[7].decode('utf-8', 'replace')}"
+
+
+def are_waiting(net: str) -> bool:
+    """Whether TCP connections ended within the last minute in the network that `net` tells of. They hold their port."""
+    for words in _table(f"{net}/sockstat"):
+        if words[0] == b"TCP:" and b"tw" in words:
+            return words[words.index(b"tw") + 1] != b"0"
+    return False
+
+
+def end_waiting(diag: int) -> bool:
+    """Let such connections go; False where the kernel cannot, which keeps them for their minute."""
+    with suppress(OSError, struct.error), _talk(diag) as link:
+        for family in (socket.AF_INET, socket.AF_INET6):
+            link.send(_question((family, socket.IPPROTO_TCP, _TIME_WAIT)))
+            for found in _messages(link):
+                body = struct.pack("=BBBBI", found[_HEADER], socket.IPPROTO_TCP, 0, 0, _TIME_WAIT) + found[_WHICH]
+                link.send(struct.pack("=IHHII", _HEADER + len(body), _DESTROY, _ACKNOWLEDGED, 1, 0) + body)
+                if struct.unpack_from("=i", link.recv(_MOST), _HEADER)[0] == -errno.EOPNOTSUPP:
+                    return False
+        return True
+    return False
 
 
 def _asked(diag: int, net: str) -> dict[str, list[tuple[int, int]]]:
@@ -89,7 +114,15 @@ _ALL_QUESTIONS = b"".join(map(_question, _TABLES.values()))
 
 def _answer(link: socket.socket) -> list[tuple[int, int]]:
     """Ports and inodes of all sockets that were asked for; OSError where the kernel has no answer."""
-    found: list[tuple[int, int]] = []
+    return [
+        (struct.unpack_from("!H", found, _PORT_AT)[0], struct.unpack_from("=I", found, _INODE_AT)[0])
+        for found in _messages(link)
+    ]
+
+
+def _messages(link: socket.socket) -> list[bytes]:
+    """One for each socket that was asked for."""
+    found: list[bytes] = []
     while True:
         data = link.recv(_MOST)
         while data:
@@ -98,8 +131,7 @@ def _answer(link: socket.socket) -> list[tuple[int, int]]:
                 return found
             if kind == _ERROR:
                 raise OSError(-struct.unpack_from("=i", data, _HEADER)[0], "sock_diag")
-            port, inode = struct.unpack_from("!H", data, _PORT_AT)[0], struct.unpack_from("=I", data, _INODE_AT)[0]
-            found.append((port, inode))
+            found.append(data[:length])
             data = data[(length + 3) & ~3 :]
 
 
