@@ -9,7 +9,6 @@ then not run by this child at all. System calls that Python does not offer go th
 import ctypes
 import io
 import os
-import posix
 import resource
 import signal
 import struct
@@ -142,8 +141,6 @@ def _set_environment(env):
             key, word = name.encode(_FILES, "surrogateescape"), value.encode(_FILES, "surrogateescape")
             os.putenv(key, word)
             os.environ._data[key] = word
-    posix.environ.clear()
-    posix.environ.update(os.environ._data)
     if env.get("TZ") != now.get("TZ"):
         time.tzset()
 
