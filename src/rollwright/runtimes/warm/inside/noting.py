@@ -12,6 +12,12 @@ LOADED_AS = "__rollwright_warm__"
 """The name of a script that is loaded as a module."""
 _PLAIN = frozenset(("__name__", "__file__", "__spec__", "__loader__", "__package__", "__cached__", "__class__"))
 _OF_ALL = frozenset(("__dict__", "__doc__", "__annotations__"))
+# Modules that many scripts import, and what they keep of where they are imported.
+_PUT_RIGHT = {
+    "multiprocessing.process": ("ORIGINAL_DIR", lambda module: os.getcwd()),
+    "rich": ("_IMPORT_CWD", lambda module: os.getcwd()),
+    "urllib3.util.connection": ("HAS_IPV6", lambda module: module._has_ipv6("::1")),
+}
 
 notes = []
 """Why what is loaded now makes a child differ from a cold run."""
@@ -102,7 +108,11 @@ class Look:
         self.function = function
 
     def __call__(self, *args, **kwargs):
-        if loading and (not args or relative(args[0])) and not (kwargs.get("dir_fd") or _set_right(sys._getframe(1))):
+        if (
+            loading
+            and (not args or relative(args[0]))
+            and not (kwargs.get("dir_fd") or put_right_later(sys._getframe(1)))
+        ):
             note("cwd")
         return self.function(*args, **kwargs)
 
@@ -113,9 +123,17 @@ class Look:
         return hash(self.function)
 
 
-def _set_right(frame):
-    """Whether a module asks that keeps where a program begins: each child puts that right in it."""
-    return frame.f_globals.get("__name__") == "multiprocessing.process"
+def put_right_later(frame):
+    """Whether a well-known module asks what it keeps: each child asks again for it."""
+    return frame.f_globals.get("__name__") in _PUT_RIGHT
+
+
+def put_right():
+    """In a child that has its seat: what these modules would have found when they were imported there."""
+    for name, (kept, find) in _PUT_RIGHT.items():
+        module = sys.modules.get(name)
+        if hasattr(module, kept):
+            setattr(module, kept, find(module))
 
 
 def relative(path):

@@ -17,6 +17,7 @@ import time
 
 import ending
 import forking
+import noting
 
 _libc = ctypes.CDLL(None, use_errno=True)
 # Looked up before the fork: to look a function up costs a child more than to call it.
@@ -72,6 +73,7 @@ def take(seat, streams, ruleset=-1):
     if seat["seccomp"]:
         _filter_calls(bytes.fromhex(seat["seccomp"]))
     _open_stdin(seat["silent"])
+    noting.put_right()
     ending.reseed()
 
 
@@ -88,6 +90,7 @@ def rehearse(seat, streams):
     _furnish(seat)
     for name in _LIMITED:
         _limit(name, *resource.getrlimit(getattr(resource, name)))
+    noting.put_right()
 
 
 def _connect(streams):
@@ -104,9 +107,6 @@ def _furnish(seat):
     if seat["join_pid"]:
         _join(seat["join_pid"], seat["namespaces"])
     os.chdir(seat["cwd"])
-    process = sys.modules.get("multiprocessing.process")
-    if process is not None:  # It has noted where this program began.
-        process.ORIGINAL_DIR = os.getcwd()
     if seat["gid"] >= 0:
         os.setgroups([])
         os.setgid(seat["gid"])

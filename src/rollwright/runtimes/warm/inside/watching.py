@@ -18,15 +18,16 @@ import sys
 import types
 
 import forking
-from noting import Look, Program, Speech, Variables, Words, about, loading, note, notes, own, relative
+from noting import Look, Program, Speech, Variables, Words, about, loading, note, notes, own, put_right_later, relative
 
 # Nearly all that is loaded stays: to look for garbage all the while takes a twentieth of the time, and finds little.
 _SELDOM = (1_000_000, 10, 10)
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _MOST_FILES = 256
 _SEEDED = 624
-# Where a directory can be made that is gone at once: nothing is found in it, and nothing can be put there.
-_PLACES = ("/dev/shm", "/tmp", "/var/tmp", ".")
+# Nothing can be put there, and nothing that anybody looks for is found. One that is gone would do as well, if there
+# were no C libraries that give up without a directory.
+_NOWHERE = "/proc/self/ns"
 # Events of the interpreter, by what would be done: to files and to this process; to other processes and in the net,
 # which a script may do in its warmup, and a module may not. A box may have another name and other neighbours.
 _CHANGES = frozenset(
@@ -95,7 +96,7 @@ def _heard(event, args):
         if not _by_import(sys._getframe(1)):
             _prevent(f"did: {event}")
     elif event in _DEALINGS:
-        if not own(sys._getframe(1)):
+        if not own(sys._getframe(1)) and not put_right_later(sys._getframe(1)):
             _prevent(f"did: {event}")
     elif event in _LOOKS and relative("." if args[0] is None else args[0]):
         _prevent("cwd")
@@ -132,9 +133,8 @@ def watched(path, names):
     """While something is loaded for the script at `path`, which uses these names."""
     about[:] = path, frozenset(names)
     notes.clear()
-    here = os.getcwd()
     try:
-        with _nowhere(here), _streams(), _variables(), _stand_ins(), _collector():
+        with _nowhere(), _streams(), _variables(), _stand_ins(), _collector():
             forking.begin_notes()
             _listen(True)
             try:
@@ -151,19 +151,10 @@ def watched(path, names):
 
 
 @contextlib.contextmanager
-def _nowhere(here):
-    """In a directory that is gone, so that no relative path leads anywhere."""
-    for place in _PLACES:
-        name = os.path.join(place, f"rollwright-{os.getpid()}-{os.urandom(4).hex()}")
-        try:
-            os.mkdir(name, 0o700)
-        except OSError:
-            continue
-        os.chdir(name)
-        os.rmdir(os.getcwd())
-        break
-    else:
-        raise Refused("no place")
+def _nowhere():
+    """So that no relative path leads to anything of the host."""
+    here = os.getcwd()
+    os.chdir(_NOWHERE)
     try:
         yield
     finally:
@@ -243,8 +234,14 @@ def _stand_ins():
         sys.modules["__main__"] = usual
         if sys.modules.get("__mp_main__") is main:  # Which multiprocessing puts there.
             sys.modules["__mp_main__"] = usual
-        if sys.getrefcount(main) > 2:  # Somebody keeps it, and the program of a child is another.
+        if sys.getrefcount(main) > 2 and _kept(main):
             note("__main__")
+
+
+def _kept(main):
+    """Whether a module keeps it, for the program of a child is another. Garbage that holds it does not matter."""
+    modules = [module for module in list(sys.modules.values()) if isinstance(module, types.ModuleType)]
+    return any(value is main for module in modules for value in list(vars(module).values()))
 
 
 @contextlib.contextmanager
