@@ -20,13 +20,14 @@ import types
 import ending
 import forking
 import imports
+import noting
 import watching
 
 Refused = watching.Refused
-_LOADED_AS = watching.LOADED_AS
+_LOADED_AS = noting.LOADED_AS
 _MARK = "ROLLWRIGHT_BOX"
 _MOST_TOLD = 60_000
-_OURS = ("child", "ending", "forking", "imports", "loading", "paging", "seating", "watching", "worker")
+_OURS = ("child", "ending", "forking", "imports", "loading", "noting", "paging", "seating", "watching", "worker")
 
 
 class Script:
@@ -73,10 +74,10 @@ class Script:
 
     def go_on(self):
         """One more step of the warmup. Refused where no call can be answered here after it."""
-        known = set(watching.Variables.seen)
+        known = set(noting.Variables.seen)
         with self._watched():
             self._warm_up(self._step)
-        for name in watching.Variables.seen - known:
+        for name in noting.Variables.seen - known:
             self.late[os.fsdecode(name)] = os.environ.get(os.fsdecode(name))
 
     def suits(self, env):
@@ -171,7 +172,7 @@ def known():
     """What the host has to know, as JSON: the variables that were read; files that were loaded or read and are not part
     of the interpreter or its packages, which it watches for changes; and the modules that a new file beside the script
     could hide."""
-    reads = sorted(os.fsdecode(name) for name in watching.Variables.seen)
+    reads = sorted(os.fsdecode(name) for name in noting.Variables.seen)
     names = sorted({name.partition(".")[0] for name in sys.modules} - set(sys.builtin_module_names))
     told = json.dumps({"reads": reads, "files": _files(), "names": names}).encode()
     if len(told) > _MOST_TOLD:

@@ -9,7 +9,6 @@ then not run by this child at all. System calls that Python does not offer go th
 import ctypes
 import io
 import os
-import posix
 import resource
 import signal
 import struct
@@ -18,6 +17,7 @@ import time
 
 import ending
 import forking
+import noting
 
 _libc = ctypes.CDLL(None, use_errno=True)
 # Looked up before the fork: to look a function up costs a child more than to call it.
@@ -76,6 +76,7 @@ def take(seat, streams, ruleset=-1):
     if seat["seccomp"]:
         _filter_calls(bytes.fromhex(seat["seccomp"]))
     _open_stdin(seat["silent"])
+    noting.put_right()
     ending.reseed()
 
 
@@ -92,6 +93,7 @@ def rehearse(seat, streams):
     _furnish(seat)
     for name in _LIMITED:
         _limit(name, *resource.getrlimit(getattr(resource, name)))
+    noting.put_right()
 
 
 def _connect(streams):
@@ -108,9 +110,6 @@ def _furnish(seat):
     if seat["join_pid"]:
         _join(seat["join_pid"], seat["namespaces"])
     os.chdir(seat["cwd"])
-    process = sys.modules.get("multiprocessing.process")
-    if process is not None:  # It has noted where this program began.
-        process.ORIGINAL_DIR = os.getcwd()
     if seat["gid"] >= 0:
         os.setgroups([])
         os.setgid(seat["gid"])
@@ -145,8 +144,6 @@ def _set_environment(env):
             key, word = name.encode(_FILES, "surrogateescape"), value.encode(_FILES, "surrogateescape")
             os.putenv(key, word)
             os.environ._data[key] = word
-    posix.environ.clear()
-    posix.environ.update(os.environ._data)
     if env.get("TZ") != now.get("TZ"):
         time.tzset()
 

@@ -8,7 +8,6 @@ directory, words, input, program, variables) is noted. The files that they read 
 them for changes.
 """
 
-import _frozen_importlib as importing
 import _frozen_importlib_external as importing_files
 import contextlib
 import gc
@@ -19,16 +18,16 @@ import sys
 import types
 
 import forking
+from noting import Look, Program, Speech, Variables, Words, about, loading, note, notes, own, put_right_later, relative
 
-LOADED_AS = "__rollwright_warm__"
-"""The name of a script that is loaded as a module."""
 # Nearly all that is loaded stays: to look for garbage all the while takes a twentieth of the time, and finds little.
 _SELDOM = (1_000_000, 10, 10)
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _MOST_FILES = 256
 _SEEDED = 624
-# Where a directory can be made that is gone at once: nothing is found in it, and nothing can be put there.
-_PLACES = ("/dev/shm", "/tmp", "/var/tmp", ".")
+# Nothing can be put there, and nothing that anybody looks for is found. One that is gone would do as well, if there
+# were no C libraries that give up without a directory.
+_NOWHERE = "/proc/self/ns"
 # Events of the interpreter, by what would be done: to files and to this process; to other processes and in the net,
 # which a script may do in its warmup, and a module may not. A box may have another name and other neighbours.
 _CHANGES = frozenset(
@@ -49,16 +48,10 @@ _DEALINGS = frozenset(
 _LOOKS = frozenset(("os.listdir", "os.scandir"))
 _LOOKING = ("getcwd", "getcwdb", "stat", "lstat", "access", "readlink")
 _RANDOM = ("random", "numpy.random")
-_PLAIN = frozenset(("__name__", "__file__", "__spec__", "__loader__", "__package__", "__cached__", "__class__"))
-_OF_ALL = frozenset(("__dict__", "__doc__", "__annotations__"))
 
 _hooks = []
-_notes = []
-_on = []
 _before = {}
 _random = {}
-_loaded = ["", frozenset()]
-"""For whom something is loaded: the script's path, and the names that it uses."""
 opened = set()
 """Files that were opened for reading, beyond those of the interpreter and its packages."""
 
@@ -71,15 +64,10 @@ class Prevented(BaseException):
     """Nobody who is loaded is to go on after this, nor to take it for one of the errors that he expects."""
 
 
-def note(why):
-    """Something was seen that a child would not do as a cold run does."""
-    _notes.append(why)
-
-
 def roots():
     """Where files lie that do not change while a process lives: those of the interpreter and its packages."""
-    own = os.path.dirname(os.path.abspath(__file__))
-    return tuple(f"{place}{os.sep}" for place in (sys.prefix, sys.base_prefix, os.path.dirname(os.__file__), own))
+    ours = os.path.dirname(os.path.abspath(__file__))
+    return tuple(f"{place}{os.sep}" for place in (sys.prefix, sys.base_prefix, os.path.dirname(os.__file__), ours))
 
 
 def prepare():
@@ -91,7 +79,7 @@ def prepare():
 
 
 def _listen(on):
-    _on[:] = [roots()] if on else []
+    loading[:] = [roots()] if on else []
     for hooks in _hooks:
         if on and _heard not in hooks:
             hooks.append(_heard)
@@ -100,7 +88,7 @@ def _listen(on):
 
 
 def _heard(event, args):
-    if not _on:
+    if not loading:
         return
     if event == "open":
         _on_open(*args)
@@ -108,9 +96,9 @@ def _heard(event, args):
         if not _by_import(sys._getframe(1)):
             _prevent(f"did: {event}")
     elif event in _DEALINGS:
-        if not _own(sys._getframe(1)):
+        if not own(sys._getframe(1)) and not put_right_later(sys._getframe(1)):
             _prevent(f"did: {event}")
-    elif event in _LOOKS and _relative("." if args[0] is None else args[0]):
+    elif event in _LOOKS and relative("." if args[0] is None else args[0]):
         _prevent("cwd")
     elif event == "import" and args[0] in _RANDOM:
         _note_random(args[0])
@@ -120,11 +108,11 @@ def _on_open(path, mode, flags):
     if isinstance(path, int) or _by_import(sys._getframe(2)):
         return
     path = os.fsdecode(path)
-    if _relative(path):
+    if relative(path):
         _prevent("cwd")
     elif flags & _WRITES and path != os.devnull:
         _prevent("did: open")
-    elif not path.startswith((*_on[0], "/dev/", "/proc/", "/sys/")):
+    elif not path.startswith((*loading[0], "/dev/", "/proc/", "/sys/")):
         opened.add(path)
         if len(opened) > _MOST_FILES:
             _prevent("files")
@@ -140,124 +128,13 @@ def _prevent(why):
     raise Prevented(why)
 
 
-class Variables(dict):
-    """The environment's own store while the script is loaded: it notes the names that are looked at, since a module
-    which has read a variable of this process would go on with it in a box where it has another value."""
-
-    seen = set()
-
-    def __getitem__(self, key):
-        self.seen.add(key)
-        return dict.__getitem__(self, key)
-
-    def __contains__(self, key):
-        self.seen.add(key)
-        return dict.__contains__(self, key)
-
-    def __iter__(self):
-        self.seen.update(dict.keys(self))
-        self.seen.add(b"*")
-        return dict.__iter__(self)
-
-
-class Words(types.ModuleType):
-    """What `sys` is while something is loaded: it notes that somebody looks at the words of a call."""
-
-    def __getattr__(self, name):
-        if name != "argv":
-            raise AttributeError(f"module 'sys' has no attribute {name!r}")
-        if _imported(sys._getframe(1)):
-            note("argv")
-        return _loaded[:1]
-
-
-def _imported(frame):
-    """Whether a module that is being imported asks, and not the script, which will ask again."""
-    while frame is not None:
-        if frame.f_globals is importing.__dict__:
-            return True
-        frame = frame.f_back
-    return False
-
-
-class Speech:
-    """Stands in for the `write` of a stream while something is loaded. What the script itself says it will say again
-    when it is run; a library may say a thing but once in a process."""
-
-    def __init__(self, stream):
-        self.write = stream.write
-
-    def __call__(self, text):
-        if not _on or not isinstance(text, str):
-            return self.write(text)
-        if not _own(sys._getframe(1)):
-            note("said")
-        return len(text)
-
-
-def _own(frame):
-    """Whether it is the script, itself or through the standard library."""
-    while frame is not None:
-        names = frame.f_globals
-        name = names.get("__name__") or ""
-        if name == LOADED_AS:
-            return True
-        if names is importing.__dict__ or name.partition(".")[0] not in sys.stdlib_module_names:
-            return False
-        frame = frame.f_back
-    return False
-
-
-class Look:
-    """Stands in for a function of `os` that looks at a place which may be relative to where a call is. Whoever keeps it
-    has the function itself in all but name, also in the sets that `os` has of its functions."""
-
-    def __init__(self, function):
-        self.function = function
-
-    def __call__(self, *args, **kwargs):
-        if _on and (not args or _relative(args[0])) and not kwargs.get("dir_fd") and not _sets_right(sys._getframe(1)):
-            note("cwd")
-        return self.function(*args, **kwargs)
-
-    def __eq__(self, other):
-        return other is self or other == self.function
-
-    def __hash__(self):
-        return hash(self.function)
-
-
-def _sets_right(frame):
-    """A module that keeps where a program begins, in which each child puts that right."""
-    return frame.f_globals.get("__name__") == "multiprocessing.process"
-
-
-def _relative(path):
-    """Names of code that lies in no file are none of a place."""
-    if isinstance(path, int):
-        return False
-    path = os.fsdecode(path)
-    return not path.startswith(("/", "<"))
-
-
-class Program(types.ModuleType):
-    """What `__main__` is while something is loaded: a script that has not begun. It notes that somebody looks for what
-    is there once it has."""
-
-    def __getattribute__(self, name):
-        if name in _OF_ALL or (name in _loaded[1] and name not in _PLAIN):
-            note("__main__")
-        return types.ModuleType.__getattribute__(self, name)
-
-
 @contextlib.contextmanager
 def watched(path, names):
     """While something is loaded for the script at `path`, which uses these names."""
-    _loaded[:] = path, frozenset(names)
-    _notes.clear()
-    here = os.getcwd()
+    about[:] = path, frozenset(names)
+    notes.clear()
     try:
-        with _nowhere(here), _streams(), _variables(), _stand_ins(), _collector():
+        with _nowhere(), _streams(), _variables(), _stand_ins(), _collector():
             forking.begin_notes()
             _listen(True)
             try:
@@ -269,24 +146,15 @@ def watched(path, names):
         note(str(refusal))
     if len(os.listdir("/proc/self/task")) > 1:
         note("threads")
-    if _notes:
-        raise Refused(_notes[0])
+    if notes:
+        raise Refused(notes[0])
 
 
 @contextlib.contextmanager
-def _nowhere(here):
-    """In a directory that is gone, so that no relative path leads anywhere."""
-    for place in _PLACES:
-        name = os.path.join(place, f"rollwright-{os.getpid()}-{os.urandom(4).hex()}")
-        try:
-            os.mkdir(name, 0o700)
-        except OSError:
-            continue
-        os.chdir(name)
-        os.rmdir(os.getcwd())
-        break
-    else:
-        raise Refused("no place")
+def _nowhere():
+    """So that no relative path leads to anything of the host."""
+    here = os.getcwd()
+    os.chdir(_NOWHERE)
     try:
         yield
     finally:
@@ -333,13 +201,14 @@ def _streams():
 
 @contextlib.contextmanager
 def _variables():
-    own = os.environ._data
-    noting = os.environ._data = os.environb._data = Variables(own)
+    """One store that notes for both faces of the environment; afterwards the one that they share in a cold run."""
+    usual = os.environ._data
+    noting = os.environ._data = os.environb._data = Variables(usual)
     try:
         yield
     finally:
-        os.environ._data = os.environb._data = own
-        if dict(noting.items()) != own:
+        os.environ._data = os.environb._data = usual
+        if dict(noting.items()) != usual:
             note("environment")
 
 
@@ -347,7 +216,7 @@ def _variables():
 def _stand_ins():
     """`sys`, `__main__` and functions of `os` that note who looks at what; afterwards those of a cold run again."""
     usual, main = sys.modules["__main__"], types.ModuleType("__main__")
-    vars(main).update({"__file__": _loaded[0], "__builtins__": usual.__builtins__, "__cached__": None})
+    vars(main).update({"__file__": about[0], "__builtins__": usual.__builtins__, "__cached__": None})
     main.__class__ = Program
     sys.modules["__main__"] = main
     sys.__class__ = Words
@@ -361,12 +230,18 @@ def _stand_ins():
         for name, function in kept.items():
             setattr(os, name, function)
         sys.__class__ = types.ModuleType
-        sys.argv = _loaded[:1]
+        sys.argv = about[:1]
         sys.modules["__main__"] = usual
         if sys.modules.get("__mp_main__") is main:  # Which multiprocessing puts there.
             sys.modules["__mp_main__"] = usual
-        if sys.getrefcount(main) > 2:  # Somebody keeps it, and the program of a child is another.
+        if sys.getrefcount(main) > 2 and _kept(main):
             note("__main__")
+
+
+def _kept(main):
+    """Whether a module keeps it, for the program of a child is another. Garbage that holds it does not matter."""
+    modules = [module for module in list(sys.modules.values()) if isinstance(module, types.ModuleType)]
+    return any(value is main for module in modules for value in list(vars(module).values()))
 
 
 @contextlib.contextmanager
@@ -394,7 +269,7 @@ def end_imports():
     """Children have the handlers of a fresh interpreter and random numbers of their own."""
     if any(signal.getsignal(number) is not handler for number, handler in _before.items()):
         note("signals")
-    if any(_numbers(sys.modules[name]) != numbers for name, numbers in _random.items()):
+    if any(_numbers(sys.modules[name]) != numbers for name, numbers in _random.items() if numbers):
         note("seed")
     _random.clear()
 
@@ -402,10 +277,11 @@ def end_imports():
 def _note_random(name):
     """Load the module before anybody can use it, and note where its numbers begin."""
     if name not in _random:
-        _random[name] = None
-        module = importlib.import_module(name)
-        module.random()  # The first number has it make hundreds, and note that it did.
-        _random[name] = _numbers(module)
+        _random[name] = []
+        with contextlib.suppress(Exception):  # Whoever asked for it meets the same failure.
+            module = importlib.import_module(name)
+            module.random()  # The first number has it make hundreds, and note that it did.
+            _random[name] = _numbers(module)
 
 
 def _numbers(module):
