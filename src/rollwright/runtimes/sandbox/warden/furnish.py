@@ -36,13 +36,15 @@ LEFT = b"left"
 
 def settle(steps: Steps, plan: dict[str, Any]) -> list[Answer]:
     """What is done once, at the start: cover what the plan hides, then furnish. The answers begin with a socket that
-    asks the box's network who listens in it, and what tells of the box's IPC (see `_watch_ipc`)."""
+    asks the box's network who listens in it, a file that counts its sockets, and what tells of the box's IPC (see
+    `_watch_ipc`)."""
     _cover_proc(steps)
     diag = steps.call("socket", socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_SOCK_DIAG)
     for path in plan["hidden"]:
         source = _EMPTY if os.path.isdir(path) else os.devnull
         steps.call("mount", source, path, 0, kernel.MS_BIND, 0)
-    return [diag, *_watch_ipc(steps, plan), *furnish(steps, plan)]
+    counts = [steps.call("openat", _HERE, path, os.O_RDONLY | os.O_CLOEXEC) for path in plan["counts"]]
+    return [diag, *counts, *_watch_ipc(steps, plan), *furnish(steps, plan)]
 
 
 def _watch_ipc(steps: Steps, plan: dict[str, Any]) -> list[Answer]:
