@@ -65,11 +65,12 @@ async def test_a_reset_that_leaves_objects_of_ipc_is_not_believed(make, monkeypa
             await box.reset()
 
 
-async def test_message_queues_are_seen_and_removed(make, monkeypatch):
+async def test_message_queues_are_seen_and_removed(make, monkeypatch, tmp_path):
     """Where landlock keeps nobody from making them. These are made from outside, as landlock would not let the box."""
     for module in ("layout", "box"):
         monkeypatch.setattr(f"rollwright.runtimes.sandbox.{module}.watches_queues", lambda: True)
-    async with make(disk_mb=77) as box:  # An order that no other test has written down.
+    # An order that no other test has written down, and that has all descriptors that a box can have.
+    async with make(disk_mb=77, workspace_from=str(tmp_path)) as box:
         fresh, queues = await box.inspect(), box._box._ipc._queues
         os.close(os.open("left", os.O_CREAT | os.O_RDWR, 0o666, dir_fd=queues))
         box._seen = None

@@ -22,7 +22,7 @@ from .channel import Channel
 from .config import SandboxConfig
 from .ipc import Ipc
 from .keeper import keeper
-from .layout import ipc_tables, order, watches_queues
+from .layout import counts_of, ipc_tables, order, watches_queues
 from .looks import look
 from .ports import are_waiting, end_waiting
 from .sweep import SEPARATOR
@@ -51,6 +51,7 @@ class Box:
         self.rules = -1
         """Landlock's rules for the places as they are mounted now; -1 where the kernel has no such rules."""
         self._diag = -1
+        self._counts = -1
         self._ipc = Ipc()
         self._upper = -1
         self._noted = False
@@ -78,7 +79,7 @@ class Box:
             await self.chores.do(self._ipc.unlink_queues)
             await channel.ask("empty_ipc")
         # Files of the kernel's own, which nothing holds up: no thread is asked to read them.
-        if self.own_network and are_waiting(f"/proc/{self.pid}/net"):
+        if are_waiting(self._counts):
             await in_thread(end_waiting, self._diag)
 
     async def look(self, environment: Mapping[str, str]) -> BoxState:
@@ -97,10 +98,10 @@ class Box:
             self.channel.close()
         await self.chores.done()
         self._keep([])
-        for fd in (self.root, self._diag):
+        for fd in (self.root, self._diag, self._counts):
             if fd >= 0:
                 os.close(fd)
-        self.root = self._diag = -1
+        self.root = self._diag = self._counts = -1
         await in_thread(self._remove)
 
     def live(self) -> Channel:
@@ -139,10 +140,12 @@ class Box:
 
     def _keep_views(self, fds: list[int]) -> list[int]:
         """Of what came with a new box, keep what shows its network and IPC; the rest."""
-        names = ipc_tables()
-        self._diag, tables, rest = fds[0], fds[1 : 1 + len(names)], fds[1 + len(names) :]
-        self._ipc = Ipc(names, tables, rest.pop(0) if watches_queues() else -1)
-        return rest
+        rest, names = iter(fds), ipc_tables()
+        self._diag = next(rest)
+        self._counts = next(rest) if counts_of(self.config) else -1
+        tables = [next(rest) for _ in names]
+        self._ipc = Ipc(names, tables, next(rest) if watches_queues() else -1)
+        return list(rest)
 
     def _keep(self, fds: list[int]) -> None:
         """Keep what belongs to the places as they are mounted now, in place of what belonged to those before."""

@@ -113,6 +113,7 @@ def _furnishing(config: SandboxConfig, visible: tuple[str, ...]) -> dict[str, An
         ],
         "size_mb": config.disk_mb,
         "inodes": config.disk_files,
+        "counts": counts_of(config),
         "tables": ipc_tables(),
         "queues": watches_queues(),
         "writable": WRITABLE if landlock.available() else (),
@@ -122,6 +123,12 @@ def _furnishing(config: SandboxConfig, visible: tuple[str, ...]) -> dict[str, An
         # The host's network is where the warden is already, and is not the box's to enter.
         "spaces": ["mnt", "net"] if config.network == "none" else ["mnt"],
     }
+
+
+def counts_of(config: SandboxConfig) -> tuple[str, ...]:
+    """Where the kernel counts the sockets of a box that has its own network, if it does."""
+    own = config.network == "none" and os.path.exists("/proc/self/net/sockstat")
+    return ("/proc/1/net/sockstat",) if own else ()
 
 
 @functools.cache

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import kernel
-from .privileges import make_rules
+from .privileges import allow, make_rules
 from .steps import SKIP, Answer, Buffer, Label, Steps
 
 _QUIET = kernel.MS_NOSUID | kernel.MS_NODEV
@@ -36,13 +36,15 @@ LEFT = b"left"
 
 def settle(steps: Steps, plan: dict[str, Any]) -> list[Answer]:
     """What is done once, at the start: cover what the plan hides, then furnish. The answers begin with a socket that
-    asks the box's network who listens in it, and what tells of the box's IPC (see `_watch_ipc`)."""
+    asks the box's network who listens in it, a file that counts its sockets, and what tells of the box's IPC (see
+    `_watch_ipc`)."""
     _cover_proc(steps)
     diag = steps.call("socket", socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_SOCK_DIAG)
     for path in plan["hidden"]:
         source = _EMPTY if os.path.isdir(path) else os.devnull
         steps.call("mount", source, path, 0, kernel.MS_BIND, 0)
-    return [diag, *_watch_ipc(steps, plan), *furnish(steps, plan)]
+    counts = [steps.call("openat", _HERE, path, os.O_RDONLY | os.O_CLOEXEC) for path in plan["counts"]]
+    return [diag, *counts, *_watch_ipc(steps, plan), *furnish(steps, plan)]
 
 
 def _watch_ipc(steps: Steps, plan: dict[str, Any]) -> list[Answer]:
@@ -69,8 +71,9 @@ def _cover_proc(steps: Steps) -> None:
 def furnish(steps: Steps, plan: dict[str, Any]) -> list[Answer]:
     """Mount every place of `plan`. The answers are rules of landlock for these very places, where the plan has some,
     and the upper directory of an overlay, by which the owner sees what was changed without walking the template."""
-    carried = _carry(steps, plan)
-    return _attach_all(steps, plan, _make_all(steps, plan), carried)
+    carried, made = _carry(steps, plan), _make_all(steps, plan)
+    rules = _make_rules(steps, plan, made)
+    return _attach_all(steps, plan, made, carried, rules)
 
 
 def _carry(steps: Steps, plan: dict[str, Any]) -> list[tuple[str, Answer]]:
@@ -83,13 +86,27 @@ def _make_all(steps: Steps, plan: dict[str, Any]) -> list[Answer | None]:
     return [None if place["lower"] else _make(steps, place, plan) for place in plan["places"]]
 
 
+def _make_rules(steps: Steps, plan: dict[str, Any], made: Sequence[Answer | None]) -> list[Answer]:
+    """Rules of landlock for these very file systems, where the plan has some; an overlay is not there yet."""
+    new = {place["path"]: tree for place, tree in zip(plan["places"], made, strict=True)}
+    places = [new.get(path, path) for path in plan["writable"]]
+    return [make_rules(steps, [place for place in places if place is not None])] if places else []
+
+
 def _attach_all(
-    steps: Steps, plan: dict[str, Any], made: Sequence[Answer | None], carried: Sequence[tuple[str, Answer]]
+    steps: Steps,
+    plan: dict[str, Any],
+    made: Sequence[Answer | None],
+    carried: Sequence[tuple[str, Answer]],
+    rules: Sequence[Answer],
 ) -> list[Answer]:
+    """The answers are `rules`, and the upper directories of overlays."""
     uppers = []
     for place, new in zip(plan["places"], made, strict=True):
         if new is None:
             uppers.append(_overlay(steps, place, plan))
+            for one in rules:
+                allow(steps, one, place["path"])
         else:
             attach(steps, new, place["path"])
     for path, tree in carried:
@@ -97,7 +114,7 @@ def _attach_all(
         attach(steps, tree, path)
     for path in plan["directories"]:
         steps.call("mkdirat", _HERE, path, 0o700)
-    return [*([make_rules(steps, plan["writable"])] if plan["writable"] else []), *uppers]
+    return [*rules, *uppers]
 
 
 def _throw_away(steps: Steps, paths: Sequence[str]) -> None:
@@ -129,8 +146,9 @@ def clearing(plan: dict[str, Any]) -> Steps:
     carried = _carry(steps, plan)
     _throw_away(steps, [place["path"] for place in plan["places"]])
     made = _make_all(steps, plan)
+    rules = _make_rules(steps, plan, made)
     steps.call("read", 0, Buffer(bytes(8)), 8, refused=leave)
-    tell(steps, _attach_all(steps, plan, made, carried))
+    tell(steps, _attach_all(steps, plan, made, carried, rules))
     steps.mark(leave)
     steps.call("exit_group", 0)
     return steps

@@ -45,14 +45,26 @@ def confine_writes(steps: Steps, places: Sequence[str]) -> None:
     steps.call("close", rules)
 
 
-def make_rules(steps: Steps, places: Sequence[str]) -> Answer:
-    """Landlock's rules "writes only below these", which are directories."""
-    rights = import_module("landlock").handled()
-    rules = steps.call("landlock_create_ruleset", Buffer(struct.pack("=Q", rights)), 8, 0)
-    for path in places:
-        rule = Buffer(struct.pack("=QQ", rights, 0))
-        place = steps.call("openat", kernel.AT_FDCWD, path, os.O_PATH | os.O_CLOEXEC)
-        place.keep(rule, 8)
-        steps.call("landlock_add_rule", rules, _LANDLOCK_PATH_BENEATH, rule, 0)
-        steps.call("close", place)
+def make_rules(steps: Steps, places: Sequence[str | Answer]) -> Answer:
+    """Landlock's rules "writes only below these", which are directories: paths, or descriptors."""
+    rules = steps.call("landlock_create_ruleset", Buffer(struct.pack("=Q", _rights())), 8, 0)
+    for place in places:
+        allow(steps, rules, place)
     return rules
+
+
+def allow(steps: Steps, rules: Answer, place: str | Answer) -> None:
+    rule = Buffer(struct.pack("=QQ", _rights(), 0))
+    if isinstance(place, Answer):
+        # An answer is kept in one place only, so that of a copy is put into the rule.
+        opened = steps.call("openat", place, ".", os.O_PATH | os.O_CLOEXEC)
+    else:
+        opened = steps.call("openat", kernel.AT_FDCWD, place, os.O_PATH | os.O_CLOEXEC)
+    opened.keep(rule, 8)
+    steps.call("landlock_add_rule", rules, _LANDLOCK_PATH_BENEATH, rule, 0)
+    steps.call("close", opened)
+
+
+def _rights() -> int:
+    rights: int = import_module("landlock").handled()
+    return rights
