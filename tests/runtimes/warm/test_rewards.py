@@ -36,7 +36,7 @@ def _questions():
     return [*asked, ["number", "no number", "1"], ["boxed"], ["number", "5", "5", "6"]]
 
 
-async def test_rewards_are_the_same_warm_cold_and_shared(monkeypatch):
+async def test_rewards_are_the_same_warm_cold_and_shared(monkeypatch, counted):
     monkeypatch.delenv("ROLLWRIGHT_CACHE_DIR", raising=False)
     try:
         await provision(VERIFIER, timeout_s=120)
@@ -56,6 +56,7 @@ async def test_rewards_are_the_same_warm_cold_and_shared(monkeypatch):
             cold = [await ask(asked[index], False) for index in sample]
         finally:
             await keeper().close()
+    assert counted.forked == len(asked)
     assert shared == forked[:-3]
     assert cold == [forked[index] for index in sample]
     assert {verdict[2] for verdict in forked[:-3]} == {b"1.0\n", b"0.0\n"}

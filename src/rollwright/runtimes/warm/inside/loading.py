@@ -48,19 +48,21 @@ class Script:
             except (SyntaxError, ValueError):
                 raise Refused("syntax") from None
         self.main = _program(path)
+        if not self.remarks:
+            self.code = self._code
         self.kept = None
         self.steps = None
         """What is left of a warmup that yields."""
         self.late = {}
         """Variables that were read after the host was told which are, with their values here; None for all others."""
 
-    @property
-    def code(self):
-        """For whoever runs it as a program. The compiler's warnings are said first, as they are in a cold run: before
-        anything could change how warnings are told."""
-        if self.remarks:
-            with contextlib.suppress(Exception):
-                sys.stderr.write(self.remarks)
+    def __getattr__(self, name):
+        """`code` of a script that the compiler warns of, for whoever runs it as a program. That is said first, as in a
+        cold run: before anything could change how warnings are told."""
+        if name != "code":
+            raise AttributeError(name)
+        with contextlib.suppress(Exception):
+            sys.stderr.write(self.remarks)
         return self._code
 
     def load(self):

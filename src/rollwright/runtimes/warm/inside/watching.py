@@ -10,6 +10,7 @@ them for changes.
 
 import _frozen_importlib_external as importing_files
 import contextlib
+import ctypes
 import gc
 import importlib
 import os
@@ -35,6 +36,7 @@ _CHANGES = frozenset(
         *("os.chdir", "os.chmod", "os.chown", "os.link", "os.lockf", "os.mkdir", "os.remove", "os.removexattr"),
         *("os.rename", "os.rmdir", "os.setxattr", "os.symlink", "os.truncate", "os.utime", "sqlite3.connect"),
         *("fcntl.flock", "fcntl.lockf", "resource.prlimit", "resource.setrlimit", "syslog.openlog", "syslog.syslog"),
+        "sys.addaudithook",
     )
 )
 _DEALINGS = frozenset(
@@ -49,7 +51,11 @@ _LOOKS = frozenset(("os.listdir", "os.scandir"))
 _LOOKING = ("getcwd", "getcwdb", "stat", "lstat", "access", "readlink")
 _RANDOM = ("random", "numpy.random")
 
-_hooks = []
+_state = ctypes.pythonapi.PyInterpreterState_Get
+_state.restype = ctypes.c_void_p
+_SEARCHED = 2048
+_PROBE = "rollwright.probe"
+_place = []
 _before = {}
 _random = {}
 opened = set()
@@ -71,23 +77,34 @@ def roots():
 
 
 def prepare():
-    """Once, while there is little to search: have the interpreter tell what happens, and find where it notes that, so
-    that nobody is told when nothing is loaded. Else each child would pay for it with every file that it opens."""
+    """Have the interpreter tell what happens, which cannot be taken back. But the place where it looks for somebody to
+    tell, the one word of its state that gets a value by this, can be empty while nothing is loaded. Else each child
+    would pay with every file that it opens; where that place is not found, it pays a little."""
+    words = (ctypes.c_size_t * _SEARCHED).from_address(_state())
+    before = list(words)
     sys.addaudithook(_heard)
-    _hooks[:] = [found for found in gc.get_referrers(_heard) if type(found) is list]
+    new = [(index, word) for index, word in enumerate(words) if word > _SEARCHED and not before[index]]
+    if len(new) == 1:
+        _place[:] = [words, *new[0]]
+        _listen(False)
+        sys.audit(_PROBE)
+        if notes:  # It was heard all the same, so that is another place.
+            _listen(True)
+            _place.clear()
+            notes.clear()
     _listen(False)
 
 
 def _listen(on):
     loading[:] = [roots()] if on else []
-    for hooks in _hooks:
-        if on and _heard not in hooks:
-            hooks.append(_heard)
-        elif not on and _heard in hooks:
-            hooks.remove(_heard)
+    if _place:
+        words, index, told = _place
+        words[index] = told if on else 0
 
 
 def _heard(event, args):
+    if event == _PROBE:
+        note(_PROBE)
     if not loading:
         return
     if event == "open":

@@ -196,18 +196,17 @@ class Server:
     def _warm_on(self):
         """One more step of the warmup. Children that run were forked before it, and see nothing of it."""
         self._drop_spares()
-        self.lost_s = 0.0
+        self.lost_s, known = 0.0, b""
         try:
             self.script.go_on()
+            known = loading.known()
         except loading.Refused as refusal:
             self.refusal = str(refusal)
         settle(whole=self.script.steps is None)
         if self.script.steps is None and self.collapsed:
             paging.collapse()
-        try:
-            self.send(b"Y", 0, loading.known())
-        except loading.Refused as refusal:
-            self.refusal = str(refusal)
+        if known:
+            self.send(b"Y", 0, known)
 
     def _fork_worker(self, call, fds):
         try:
