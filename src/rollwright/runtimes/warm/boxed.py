@@ -16,7 +16,7 @@ from rollwright.wire import RuntimeFault
 
 from .inbox import BoxScript, Inbox, InboxZygote
 from .stats import stats
-from .zygotes import Unwarm
+from .zygotes import Unwarm, check_words
 
 _SIGNALS = range(129, 193)
 
@@ -66,8 +66,7 @@ async def _forked(
     timeout_s: float,
     output_limit: int,
 ) -> ExecResult:
-    if any("\0" in word for word in args):
-        raise Unwarm("words")
+    check_words(args, env)
     try:
         result = await zygote.run(args, env, stdin, timeout_s, output_limit)
     except RuntimeFault:

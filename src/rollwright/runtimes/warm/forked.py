@@ -18,7 +18,7 @@ from rollwright.wire import RuntimeFault
 from . import channel
 from .keeper import keeper
 from .seat import Loadable, Seat, Seats
-from .zygotes import Offspring, Unwarm, Zygote
+from .zygotes import Offspring, Unwarm, Zygote, check_words
 
 _BIRTH_S = 5.0
 
@@ -55,7 +55,7 @@ class SeatedCommand(Command):
     def _spawn(self, launch: Launch, stdin: int, stdout: int, stderr: int) -> Offspring:
         silent = stdin == subprocess.DEVNULL
         if silent:
-            stdin = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+            stdin = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         fds = [stdin, stdout, stderr, *([self._seat.ruleset] if self._seat.ruleset >= 0 else [])]
         try:
             self.offspring = self._zygote.fork(_body(self._argv, self._seat, silent=silent), fds)
@@ -73,6 +73,7 @@ async def run_forked(
     A child whose zygote died under it is ended with all it started, and raises RuntimeFault: it may have left half of
     its effects in the box, and to run it again would have them twice.
     """
+    check_words(args, env)
     zygote = await keeper().zygote(script)
     born: list[tuple[SeatedCommand, Quarry]] = []
 

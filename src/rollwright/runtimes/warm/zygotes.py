@@ -32,12 +32,26 @@ _NAMES_KEPT = 64
 _INLINE, _FEW = 7000, 16
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _LOOK_EVERY_S = 1.0
+# The kernel takes 128 KiB in one word.
+_MOST_SAID = 100_000
 # What the interpreter and C libraries read when they are loaded, unseen by the zygote.
 READ_EARLY = ("PYTHON", "LD_", "LC_", "LANG", "MALLOC_", "GLIBC_", "OMP_", "MKL_", "OPENBLAS_", "GOTO_", "KMP_")
 
 
 class Unwarm(Exception):
     """This call is to be answered cold; the message is the reason that is counted."""
+
+
+def check_words(args: Sequence[str], env: Mapping[str, str] | None) -> None:
+    """Unwarm where a program could not be started with these words: what is said of that is a cold run's to say."""
+    words = [*args, *env, *env.values()] if env else args
+    told = "\0".join(words)
+    if len(told) > _MOST_SAID or told.count("\0") >= max(len(words), 1):
+        raise Unwarm("words")
+    try:
+        told.encode(errors="surrogateescape")
+    except UnicodeEncodeError:
+        raise Unwarm("words") from None
 
 
 class Offspring:

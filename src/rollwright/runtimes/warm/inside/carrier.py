@@ -17,6 +17,7 @@ import socket
 import struct
 import subprocess
 import sys
+import time
 
 _SIZE = struct.Struct("!I")
 _HEAD = struct.Struct("!cQ")
@@ -25,6 +26,8 @@ _MARK = "ROLLWRIGHT_BOX"
 _ROOM = 160
 _CHUNK = 65536
 _WEIGHED_EVERY = 64
+# As the host does it: what is written so soon after the end is still heard.
+_GRACE_S = 0.1
 # As the host does it: the channel must have room for what ends a call.
 _INLINE, _FEW = 7000, 16
 
@@ -42,6 +45,15 @@ class Call:
         self.open = {}
         self.fault = ""
         self.killed = False
+        self.status = 0
+        self.until = 0.0
+
+    def is_heard(self):
+        """Whether anybody may write on."""
+        return 1 in self.open or 2 in self.open
+
+    def is_over(self):
+        return not self.is_heard() or time.monotonic() >= self.until
 
     def hear(self, which, chunk):
         kept = chunk[: max(self.limit - len(self.said[which]), 0)]
@@ -61,13 +73,21 @@ class Carrier:
         self.selector.register(channel, selectors.EVENT_READ, self.on_zygote)
         self.selector.register(0, selectors.EVENT_READ, self.on_host)
         self.heard = bytearray()
+        self.lingering = []
+        """Calls whose script has ended while somebody still holds its output."""
         self.serving = True
 
     def serve(self):
         while self.serving:
-            for key, _ in self.selector.select():
+            for key, _ in self.selector.select(self.patience_s()):
                 if self.selector.get_map().get(key.fd) is key:  # An event before it may have shut it.
                     key.data()
+            for call in [call for call in self.lingering if call.is_over()]:
+                self.lingering.remove(call)
+                self.tell(call)
+
+    def patience_s(self):
+        return max(min(call.until for call in self.lingering) - time.monotonic(), 0) if self.lingering else None
 
     def on_host(self):
         chunk = os.read(0, _CHUNK)
@@ -174,12 +194,20 @@ class Carrier:
     def end(self, call, status):
         if call.killed:
             sweep(call.mark)
+        call.status = status
         for which in (1, 2):
             while which in call.open and self.on_output(call, which):
                 pass
+        if call.killed or call.fault or not call.is_heard():
+            self.tell(call)
+        else:
+            call.until = time.monotonic() + _GRACE_S
+            self.lingering.append(call)
+
+    def tell(self, call):
         for which in list(call.open):
             self.shut(call, which)
-        told = {"kind": "ended", "id": call.number, "status": status, "fault": call.fault}
+        told = {"kind": "ended", "id": call.number, "status": call.status, "fault": call.fault}
         told |= {"out": len(call.said[1]), "dropped": [call.dropped[1], call.dropped[2]]}
         self.ended += 1
         if self.ended % _WEIGHED_EVERY == 0:

@@ -19,8 +19,8 @@ import seating
 
 HEAD = struct.Struct("!cQ")
 _FDS = array.array("i")
-_PACKET = 65536
-_ROOM = socket.CMSG_SPACE(5 * _FDS.itemsize)
+PACKET = 65536
+ROOM = socket.CMSG_SPACE(5 * _FDS.itemsize)
 # The part of the decoder that is written in C: the rest of it would cost each child some fifty pages.
 _read_json = json.JSONDecoder().scan_once
 _REHEARSALS = 12
@@ -28,11 +28,15 @@ _REHEARSALS = 12
 
 def receive(sock):
     """The next packet and the descriptors that came with it; an empty one where nobody is left to send any."""
-    packet, extra, _, _ = sock.recvmsg(_PACKET, _ROOM, socket.MSG_CMSG_CLOEXEC)
+    packet, extra, _, _ = sock.recvmsg(PACKET, ROOM, socket.MSG_CMSG_CLOEXEC)
+    return packet, descriptors(extra)
+
+
+def descriptors(extra):
     fds = array.array("i")
     for _, _, data in extra:
         fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
-    return packet, fds
+    return fds
 
 
 def live(server, own):

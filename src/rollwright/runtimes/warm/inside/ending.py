@@ -17,6 +17,7 @@ import types
 
 _signals = {}
 _registered = []
+_UNHANDLED = (signal.SIGKILL, signal.SIGSTOP)
 _NO_CODE = compile("", "", "exec")
 
 
@@ -164,7 +165,9 @@ def _flush(stream):
 
 
 def leave(status):
+    """End this process with `status`, or by a signal where it is minus that; whatever happens, nothing comes after."""
     if status < 0:
-        signal.signal(-status, signal.SIG_DFL)
+        if -status not in _UNHANDLED:
+            signal.signal(-status, signal.SIG_DFL)
         os.kill(os.getpid(), -status)
     os._exit(status)

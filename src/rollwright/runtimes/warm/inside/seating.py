@@ -9,6 +9,7 @@ then not run by this child at all. System calls that Python does not offer go th
 import ctypes
 import io
 import os
+import posix
 import resource
 import signal
 import struct
@@ -37,6 +38,7 @@ _CAPABILITIES_3 = 0x20080522
 _header = ctypes.create_string_buffer(struct.pack("=Ii", _CAPABILITIES_3, 0))
 _held = (ctypes.c_uint32 * 6)()
 _nothing = []
+_DESCRIPTORS = 1 << 16
 _LIMITED = ("RLIMIT_NOFILE", "RLIMIT_CORE")
 
 
@@ -137,6 +139,8 @@ def _set_environment(env):
             key, word = name.encode(_FILES, "surrogateescape"), value.encode(_FILES, "surrogateescape")
             os.putenv(key, word)
             os.environ._data[key] = word
+    posix.environ.clear()
+    posix.environ.update(os.environ._data)
     if env.get("TZ") != now.get("TZ"):
         time.tzset()
 
@@ -161,9 +165,9 @@ def prepare_stdin():
 
 def _reader():
     old = sys.stdin
-    made = io.TextIOWrapper(
-        io.BufferedReader(io.FileIO(0, "rb", closefd=False)), encoding=old.encoding, errors=old.errors
-    )
+    raw = io.FileIO(0, "rb", closefd=False)
+    raw.name = "<stdin>"
+    made = io.TextIOWrapper(io.BufferedReader(raw), encoding=old.encoding, errors=old.errors, newline="\n")
     made.mode = "r"
     return made
 
@@ -189,15 +193,13 @@ def _fork_below():
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         os.setsid()
         return
-    for fd in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else ():
-        try:
-            os.close(int(fd))
-        except OSError:
-            continue
-    _, status = os.waitpid(pid, 0)
-    code = os.waitstatus_to_exitcode(status)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    ending.leave(code)
+    try:
+        os.closerange(0, _DESCRIPTORS)
+        _, status = os.waitpid(pid, 0)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        ending.leave(os.waitstatus_to_exitcode(status))
+    finally:  # The script has run: nothing else may be said of it.
+        os._exit(1)
 
 
 def _drop(capabilities):
