@@ -13,6 +13,7 @@ import contextlib
 import gc
 import hashlib
 import importlib.machinery
+import itertools
 import os
 import sys
 import types
@@ -46,7 +47,7 @@ class Script:
             self.tree = ast.parse(source)
         except (SyntaxError, ValueError):
             raise Refused("syntax") from None
-        self.main = _program(path)
+        self.names = _names(path)
         self.kept = None
         self.steps = None
         """What is left of a warmup that yields."""
@@ -115,22 +116,25 @@ class Script:
         finally:
             ending.forget_registrations(register, sys.modules.pop(_LOADED_AS))
 
-    def run(self, argv):
-        """Run it as `__main__`; the exit status. Frames of this file are cut off from what it tells about itself."""
-        sys.modules["__main__"] = self.main
+    def become_main(self, argv):
+        """Let this process be a program that has not begun yet: what is left is to run `code` in `__main__`."""
+        main = types.ModuleType("__main__")
+        names = vars(main)
+        names.update(self.names)
+        if "__annotations__" in names:
+            names["__annotations__"] = {}
+        sys.modules["__main__"] = main
+        gc.collect(0)  # In a cold run it is older than what the script makes, and comes after that in a collection.
         sys.argv = [self.path, *argv]
         sys.orig_argv = [sys.orig_argv[0], self.path, *argv]
-        return ending.run_and_finish(self.code, self.main)
 
 
-def _program(path):
-    """The module that a script is run as, with what a cold interpreter puts there and nothing else. Made before the
-    fork: what a child does not do, it pays nothing for."""
-    main = types.ModuleType("__main__")
-    names = {"__file__": path, "__cached__": None, "__builtins__": sys.modules["builtins"], "__annotations__": {}}
-    main.__dict__.update(names)
-    main.__loader__ = importlib.machinery.SourceFileLoader("__main__", path)
-    return main
+def _names(path):
+    """What a cold interpreter puts into `__main__` before it runs a script, in its order: the zygote is one as well."""
+    own = vars(sys.modules["__main__"])
+    names = {name: own[name] for name in itertools.takewhile(lambda name: name[:2] == "__", own)}
+    loader = importlib.machinery.SourceFileLoader("__main__", path)
+    return {**names, "__doc__": None, "__file__": path, "__loader__": loader}
 
 
 def _imports(body):

@@ -38,6 +38,8 @@ import seating  # noqa: E402
 import worker  # noqa: E402
 
 _HEAD = child.HEAD
+# Taken off when a script has run: what comes then is not its own. By then it may have set others in their place.
+_setprofile, _settrace = sys.setprofile, sys.settrace
 _NUMBER = struct.Struct("!i")
 # A warmup goes on after such a silence, or when calls have taken so much more than what is usual for a warm one.
 _SILENCE_MS = 20
@@ -142,16 +144,16 @@ class Server:
         ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
         try:
             pid = forking.fork()
-            if pid == 0:
-                ours.close()
-                for fd in fds:
-                    os.close(fd)
-                child.live(self, theirs)
         except OSError:
             ours.close()
-            raise
-        finally:
             theirs.close()
+            raise
+        if pid == 0:
+            ours.close()
+            for fd in fds:
+                os.close(fd)
+            raise child.Forked(self, theirs)
+        theirs.close()
         self.spares.append((pid, ours))
 
     def _fork_one_more(self):
@@ -286,6 +288,9 @@ def main(words):
         os.dup2(nowhere, number)
     os.close(nowhere)
     try:
+        if not ending.prepare():
+            raise loading.Refused("atexit")
+        child.make_room()
         seating.prepare()
         script = loading.load(words[1], words[2], _AT_START, whole="whole" in words[3:])
         seating.prepare_stdin()
@@ -297,11 +302,30 @@ def main(words):
     server = Server(channel, script)
     try:
         server.serve()
-    finally:
+    except child.Forked:
+        raise
+    except BaseException:
         server.close()
+        raise
+    server.close()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
-    sys.stdout.flush()
-    os._exit(0)
+    try:
+        main(sys.argv[1:])
+        os._exit(0)
+    except child.Forked as forked:
+        server, own = forked.server, forked.own
+    child.live(server, own)
+    # Here a script runs, with this one frame below it, and then the interpreter ends as it does after any program.
+    try:
+        exec(server.script.code, vars(sys.modules["__main__"]))
+    except BaseException as error:
+        _setprofile(None)
+        _settrace(None)
+        ending.failed(error)
+        raise
+    _setprofile(None)
+    _settrace(None)
+    if "__main__" in sys.modules:
+        ending.forget_file(vars(sys.modules["__main__"]))
