@@ -192,3 +192,16 @@ async def test_a_warmup_that_yields_is_done_before_the_first_call(box, script, t
     path = script(f"import memory\ndef warmup():\n{steps}\nif __name__ == '__main__': print(*memory.STEPS)")
     async with loaded(box, path) as zygote:
         assert (await zygote.run([], {}, b"", 60, 1000)).text == "0 1 2\n"
+
+
+BACKGROUND = "import os, subprocess, sys\nsubprocess.Popen(['sh', '-c', sys.argv[1]])\nos.write(1, b'first ')"
+
+
+@pytest.mark.parametrize(("does", "heard"), [("sleep 0.03; echo late", b"first late\n"), ("sleep 1000", b"first ")])
+async def test_what_is_written_right_after_the_end_is_heard(box, script, does, heard):
+    """As a cold run hears it; who only holds the pipe is not waited for."""
+    path = script(BACKGROUND)
+    cold = await box.run_script(path, [does], timeout_s=60)
+    async with loaded(box, path) as zygote:
+        warm = await zygote.run([does], {}, b"", 60, 1000)
+    assert (warm.stdout, warm.exit_code) == (cold.stdout, cold.exit_code) == (heard, 0)

@@ -22,6 +22,7 @@ LIARS = {
     "segfault": "import ctypes; print('x', flush=True); ctypes.string_at(0)",
     "abort": "import os; os.abort()",
     "killed": "import os, signal; os.kill(os.getpid(), signal.SIGTERM)",
+    "killed for good": "import os, signal; print('once', flush=True); open('log', 'a').write('ran\\n'); os.kill(os.getpid(), signal.SIGKILL)",
     "interrupted": "raise KeyboardInterrupt",
     "raises": "def inner(n):\n    return 1 / n\n\n\ndef main():\n    inner(0)\n\nprint('before')\nmain()",
     "raises from": "try:\n    {}['k']\nexcept KeyError as e:\n    raise ValueError('é') from e",
@@ -41,6 +42,9 @@ LIARS = {
     "stdin": "import sys; data = sys.stdin.buffer.read(); print(len(data), data[:5])",
     "lines": "for line in open(0):\n    print(repr(line))",
     "input": "print(repr(input('prompt> ')))",
+    "carriage returns": "import sys; print(repr(sys.stdin.read()), sys.stdin.name, sys.stdin.newlines, sys.stdin.mode)",
+    "access": "import fcntl; print([fcntl.fcntl(n, fcntl.F_GETFL) & 3 for n in range(3)])",
+    "environb": "import os, posix; print(os.environb[b'GIVEN'], posix.environ[b'GIVEN'], os.environb == posix.environ == os.environ._data)",
     "no stdin": "import sys, os; print(repr(sys.stdin.read()), sys.stdin.seekable(), sys.stdout.seekable())",
     "env": "import os\nfor k, v in sorted(os.environ.items()):\n    print(k, v if k != 'ROLLWRIGHT_BOX' else '')",
     "env below": "import subprocess; subprocess.run('env | grep -v ROLLWRIGHT_BOX | sort', shell=True)",
@@ -92,7 +96,7 @@ LIARS = {
     "locale": "import locale, sys, time; print(locale.getlocale(), sys.stdout.encoding, sys.stdout.errors, sys.stderr.errors)",
 }
 UNWARM = {"syntax"}
-STDIN = {"stdin": b"s" * 300_000, "lines": b"a\nb\r\nc", "input": b"typed\nrest"}
+STDIN = {"carriage returns": b"a\r\nb\rc\n", "stdin": b"s" * 300_000, "lines": b"a\nb\r\nc", "input": b"typed\nrest"}
 
 
 @pytest.mark.parametrize("name", LIARS)

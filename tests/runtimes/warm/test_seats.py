@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 
@@ -70,10 +71,15 @@ async def test_a_child_enters_the_namespaces(far_box, script, elsewhere, counted
     assert (counted.forked, counted.cold) == (1, {})
 
 
-async def test_a_signal_is_carried_out_of_the_namespace(far_box, script, elsewhere):
+@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_is_carried_out_of_the_namespace(far_box, script, elsewhere, counted, number):
+    """Once: what was killed in the middle is not run again."""
     far_box.changes = {"join_pid": elsewhere, "namespaces": JOINED}
-    result = await far_box.run_script(script("import os\nos.kill(os.getpid(), 11)"), warm=True)
-    assert (result.ending, result.exit_code) == (Ending.SIGNALLED, 139)
+    path = script(f"import os\nopen('log', 'a').write('ran ')\nos.kill(os.getpid(), {number})")
+    result = await far_box.run_script(path, warm=True)
+    assert (result.ending, result.exit_code) == (Ending.SIGNALLED, 128 + number)
+    assert Path(far_box._running().workspace, "log").read_text() == "ran "
+    assert (counted.forked, counted.cold) == (1, {})
 
 
 async def test_a_timeout_ends_what_runs_in_the_namespace(far_box, script, elsewhere):

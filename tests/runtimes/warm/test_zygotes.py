@@ -201,3 +201,57 @@ def test_nothing_is_left_when_the_loop_is(on_loop, script, tmp_path, own_childre
     children, fds = own_children(), open_fds()
     on_loop(work())
     assert (own_children(), open_fds()) == (children, fds)
+
+
+LOOKS_AROUND = """
+import re, sys
+if sys.argv[1] != "look":
+    sys.exit()
+others = re.compile(sys.argv[2][::-1].encode() + b"-[0-9]")
+with open("/proc/self/mem", "rb", 0) as memory:
+    found = 0
+    for line in open("/proc/self/maps"):
+        first, last = (int(end, 16) for end in line.split()[0].split("-"))
+        if line.split()[1].startswith("r") and "[v" not in line:
+            memory.seek(first)
+            found += len(others.findall(memory.read(last - first)))
+print(found)
+"""
+
+
+async def test_nothing_of_a_call_is_left_for_the_next(box, script, counted):
+    """Neither its words nor its variables, long or short, wherever one looks in one's memory."""
+    path = script(LOOKS_AROUND)
+    for size in (1, 40, 900, 3000):
+        told = [f"secret-of-another-{number}-" * size for number in (1, 2)]
+        for _ in range(3):
+            await box.run_script(path, ["say", told[0]], env={"HELD": told[1]}, warm=True)
+    # Told backwards, or it would find its own words.
+    result = await box.run_script(path, ["look", "secret-of-another"[::-1]], warm=True)
+    assert (result.text, result.stderr) == ("0\n", b"")
+    assert (counted.forked, counted.cold) == (13, {})
+
+
+UNSAYABLE = {
+    "zero": (["a\0b"], {}),
+    "long": (["x" * (128 << 10)], {}),
+    "just short enough": (["x" * ((128 << 10) - 1)], {}),
+    "long in bytes": (["é" * 70_000], {}),
+    "many": (["x" * 1000] * 3000, {}),
+    "no character": (["\ud800"], {}),
+    "long variable": ([], {"BIG": "x" * 140_000}),
+    "file name": (["\udc80 is a byte"], {}),
+}
+
+
+@pytest.mark.parametrize("name", UNSAYABLE)
+async def test_words_that_no_program_is_started_with_are_told_alike(box, script, name):
+    path, (args, env) = script("import sys\nprint(len(sys.argv), ascii(sys.argv[-1][:9]))"), UNSAYABLE[name]
+    told = []
+    for warm in (False, True):
+        try:
+            result = await box.run_script(path, args, env=env, warm=warm)
+            told.append((result.exit_code, result.stdout, result.stderr))
+        except RuntimeFault as fault:
+            told.append(str(fault))
+    assert told[0] == told[1]

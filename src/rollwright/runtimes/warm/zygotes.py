@@ -32,8 +32,8 @@ _NAMES_KEPT = 64
 _INLINE, _FEW = 7000, 16
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _LOOK_EVERY_S = 1.0
-# The kernel takes 128 KiB in one word.
-_MOST_SAID = 100_000
+# What kernels take in one word, and, with room to spare, in all of them.
+_LONGEST_WORD, _MOST_SAID = 128 << 10, 512 << 10
 # What the interpreter and C libraries read when they are loaded, unseen by the zygote.
 READ_EARLY = ("PYTHON", "LD_", "LC_", "LANG", "MALLOC_", "GLIBC_", "OMP_", "MKL_", "OPENBLAS_", "GOTO_", "KMP_")
 
@@ -43,15 +43,14 @@ class Unwarm(Exception):
 
 
 def check_words(args: Sequence[str], env: Mapping[str, str] | None) -> None:
-    """Unwarm where a program could not be started with these words: what is said of that is a cold run's to say."""
-    words = [*args, *env, *env.values()] if env else args
-    told = "\0".join(words)
-    if len(told) > _MOST_SAID or told.count("\0") >= max(len(words), 1):
-        raise Unwarm("words")
+    """Unwarm where a program might not be startable with these words: what is said of that is a cold run's to say."""
+    words = [*args, *(f"{name}={value}" for name, value in env.items())] if env else args
     try:
-        told.encode(errors="surrogateescape")
+        told = [word.encode(errors="surrogateescape") for word in words]
     except UnicodeEncodeError:
         raise Unwarm("words") from None
+    if any(len(word) >= _LONGEST_WORD or b"\0" in word for word in told) or sum(map(len, told)) > _MOST_SAID:
+        raise Unwarm("words")
 
 
 class Offspring:
