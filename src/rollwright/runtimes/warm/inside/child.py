@@ -46,8 +46,7 @@ def descriptors(extra):
 class Forked(BaseException):
     """Carries a new child up to the bottom of its stack: a script is run there, as a cold interpreter runs it."""
 
-    def __init__(self, server, own):
-        self.server = server
+    def __init__(self, own):
         self.own = own
 
 

@@ -25,7 +25,7 @@ import forking
 _SELDOM = (1_000_000, 10, 10)
 _LOADED_AS = "__rollwright_warm__"
 _MARK = "ROLLWRIGHT_BOX"
-_OURS = ("child", "ending", "forking", "loading", "paging", "seating", "worker")
+_OURS = ("child", "ending", "forking", "loading", "paging", "seating", "worker", "zygote")
 
 
 class Refused(Exception):

@@ -1,8 +1,6 @@
 # mypy: ignore-errors
 # Runs under the interpreter of a script, which may be older than ours: plain Python 3.10, unannotated.
-"""A process that has loaded what a script needs, and forks a fresh child for every call of it.
-
-    zygote.py CHANNEL SCRIPT SHA256 [whole]
+"""A process that has loaded what a script needs, and forks a fresh child for every call of it: see `bottom.py`.
 
 Runs under the script's own interpreter, apart from Rollwright, which it does not import; only the standard library is
 used. Requests arrive as packets on CHANNEL, a descriptor that no child keeps: an id, the call's description, and the
@@ -17,7 +15,7 @@ imports done. Nothing of a call stays here. How a script is loaded is in `loadin
 
 import sys
 
-_AT_START = frozenset(sys.modules)  # What a cold interpreter has loaded before its script, too.
+_AT_START = frozenset(sys.modules) - {__name__}  # What a cold interpreter has loaded before its script, too.
 
 import _socket  # noqa: E402
 import contextlib  # noqa: E402
@@ -38,8 +36,6 @@ import seating  # noqa: E402
 import worker  # noqa: E402
 
 _HEAD = child.HEAD
-# Taken off when a script has run: what comes then is not its own. By then it may have set others in their place.
-_setprofile, _settrace = sys.setprofile, sys.settrace
 _NUMBER = struct.Struct("!i")
 # A warmup goes on after such a silence, or when calls have taken so much more than what is usual for a warm one.
 _SILENCE_MS = 20
@@ -47,6 +43,8 @@ _USUAL_S, _LOST_S = 0.03, 0.3
 # Children that wait for a call: when so few are left, others are forked in a row. Between two forks every page that is
 # written to is copied, so it is cheaper to do nothing else there.
 _FEW, _MANY = 1, 4
+# What would be freed by each child on its way to the script or at its end, page by page.
+_kept = []
 
 
 def _end(pid):
@@ -152,7 +150,7 @@ class Server:
             ours.close()
             for fd in fds:
                 os.close(fd)
-            raise child.Forked(self, theirs)
+            raise child.Forked(theirs)
         theirs.close()
         self.spares.append((pid, ours))
 
@@ -279,7 +277,8 @@ def settle(whole):
     paging.settle(child.rehearse)
 
 
-def main(words):
+def main(words, program):
+    """Serve until the channel is closed. The return is a child's, which is to run the script on the frame `program`."""
     channel = socket.socket(fileno=int(words[0]))
     channel.set_inheritable(False)
     # The stream objects were made for pipes, as a cold run has them; what is said while loading is said to nobody.
@@ -296,10 +295,20 @@ def main(words):
         seating.prepare_stdin()
     except loading.Refused as refusal:
         channel.send(_HEAD.pack(b"N", 0) + str(refusal).encode())
-        return
+        os._exit(0)
     settle(whole=script.steps is None)
     channel.send(_HEAD.pack(b"Y", 0) + json.dumps(loading.known()).encode())
     server = Server(channel, script)
+    _kept.extend((server, program.f_globals, program.f_code))
+    try:
+        _serve(server)
+    except child.Forked as forked:
+        own = forked.own
+    child.live(server, own)
+    return script
+
+
+def _serve(server):
     try:
         server.serve()
     except child.Forked:
@@ -308,24 +317,4 @@ def main(words):
         server.close()
         raise
     server.close()
-
-
-if __name__ == "__main__":
-    try:
-        main(sys.argv[1:])
-        os._exit(0)
-    except child.Forked as forked:
-        server, own = forked.server, forked.own
-    child.live(server, own)
-    # Here a script runs, with this one frame below it, and then the interpreter ends as it does after any program.
-    try:
-        exec(server.script.code, vars(sys.modules["__main__"]))
-    except BaseException as error:
-        _setprofile(None)
-        _settrace(None)
-        ending.failed(error)
-        raise
-    _setprofile(None)
-    _settrace(None)
-    if "__main__" in sys.modules:
-        ending.forget_file(vars(sys.modules["__main__"]))
+    os._exit(0)
