@@ -118,15 +118,22 @@ class Script:
 
     def become_main(self, argv):
         """Let this process be a program that has not begun yet: what is left is to run `code` in `__main__`."""
-        main = types.ModuleType("__main__")
-        names = vars(main)
-        names.update(self.names)
-        if "__annotations__" in names:
-            names["__annotations__"] = {}
-        sys.modules["__main__"] = main
+        sys.modules["__main__"] = _module(self.names)
         gc.collect(0)  # In a cold run it is older than what the script makes, and comes after that in a collection.
         sys.argv = [self.path, *argv]
         sys.orig_argv = [sys.orig_argv[0], self.path, *argv]
+
+
+def _module(names):
+    main = types.ModuleType("__main__")
+    main.__dict__.update(names)
+    if "__annotations__" in names:
+        main.__annotations__ = {}
+    return main
+
+
+def rehearse():
+    _module({"__annotations__": None})
 
 
 def _names(path):

@@ -45,6 +45,8 @@ _USUAL_S, _LOST_S = 0.03, 0.3
 _FEW, _MANY = 1, 4
 # What would be freed by each child on its way to the script or at its end, page by page.
 _kept = []
+# What a script left on is taken off when it has run: what comes then is not its own. It may have hidden these by then.
+unprofile, untrace = sys.setprofile, sys.settrace
 
 
 def _end(pid):
@@ -277,8 +279,9 @@ def settle(whole):
     paging.settle(child.rehearse)
 
 
-def main(words, program):
-    """Serve until the channel is closed. The return is a child's, which is to run the script on the frame `program`."""
+def main():
+    """Serve until the channel is closed. The return is a child's, which is to run the script on the caller's frame."""
+    words = sys.argv[1:]
     channel = socket.socket(fileno=int(words[0]))
     channel.set_inheritable(False)
     # The stream objects were made for pipes, as a cold run has them; what is said while loading is said to nobody.
@@ -299,13 +302,18 @@ def main(words, program):
     settle(whole=script.steps is None)
     channel.send(_HEAD.pack(b"Y", 0) + json.dumps(loading.known()).encode())
     server = Server(channel, script)
-    _kept.extend((server, program.f_globals, program.f_code))
+    _kept.extend((server, sys._getframe(1).f_globals, sys._getframe(1).f_code))
     try:
         _serve(server)
     except child.Forked as forked:
-        own = forked.own
-    child.live(server, own)
+        _kept.append(forked)
+    child.live(server, _kept[-1].own)
     return script
+
+
+def names():
+    """Those of the script, which nobody but its module is to hold on to."""
+    return vars(sys.modules["__main__"])
 
 
 def _serve(server):
