@@ -21,8 +21,7 @@ import weakref
 _signals = {}
 _registered = []
 _UNHANDLED = (signal.SIGKILL, signal.SIGSTOP)
-_WRITERS = (io.BufferedWriter, io.BufferedRandom, io.TextIOWrapper)
-_WRITER_TYPES = frozenset(_WRITERS)
+_WRITERS = frozenset((io.BufferedWriter, io.BufferedRandom, io.TextIOWrapper))
 _HOOKS = ("displayhook", "excepthook", "unraisablehook", "breakpointhook")
 _STREAMS = ("stdin", "stdout", "stderr")
 # Of what an interpreter forgets first, what a script can hang its own things on, and what a late import looks at.
@@ -308,7 +307,7 @@ def _leave():
 def _flush_rest():
     """What lies in files that libraries hold open for the script, and in the streams of a fresh interpreter."""
     for thing in gc.get_objects():
-        if type(thing) in _WRITER_TYPES:
+        if type(thing) in _WRITERS:
             _failure(thing)
     for stream in (getattr(sys, "__stdout__", None), getattr(sys, "__stderr__", None)):
         if stream is not None:
