@@ -285,7 +285,7 @@ class Zygote:
 async def start_zygote(script: Loadable, *, within_s: float) -> Zygote:
     """A zygote that has loaded `script`; Unwarm where it cannot be loaded warm."""
     ours, theirs = channel.pair()
-    words = [os.fspath(script.python), str(INSIDE / "zygote.py"), str(theirs.fileno()), script.path, script.digest]
+    words = [os.fspath(script.python), str(INSIDE / "bottom.py"), str(theirs.fileno()), script.path, script.digest]
     async with spawn_turn():
         zygote = Zygote(script, ours, spawn_helper(words, theirs))
     try:

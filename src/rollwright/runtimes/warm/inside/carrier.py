@@ -304,7 +304,7 @@ def main(words):
         return
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     base = os.environ.get(_MARK, "")
-    zygote = os.path.join(os.path.dirname(os.path.abspath(__file__)), "zygote.py")
+    zygote = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bottom.py")
     process = subprocess.Popen(
         # All of the warmup before the first call: from afar nobody could tell a call that runs from one that waits.
         [sys.orig_argv[0], zygote, str(theirs.fileno()), *words, "whole"],

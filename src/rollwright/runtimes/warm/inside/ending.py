@@ -1,24 +1,82 @@
 # mypy: ignore-errors
 # Runs under the interpreter of a script, which may be older than ours: plain Python 3.10, unannotated.
-"""How a forked child runs its script and ends: as an interpreter ends, without taking the whole heap apart.
+"""How a forked child ends: as its interpreter ends, without taking the whole heap apart.
 
-A cold interpreter joins threads, runs `atexit`, flushes, and frees its modules, which closes files that were left open.
-All of that happens here too, for what the script made; what the zygote had loaded is let go with the process.
+The interpreter itself tells how the script failed, joins threads and runs what was registered for the end. What this
+file registers comes last there and is called by no Python code, as what a cold interpreter frees is freed by none. For
+all that the script made, it does what would come then (flush, collect, free the modules, collect again), and ends the
+process; what the zygote had loaded is let go with it.
 """
 
 import atexit
+import collections
 import gc
 import io
+import itertools
 import os
 import signal
 import sys
-import threading
-import types
+import weakref
 
 _signals = {}
 _registered = []
 _UNHANDLED = (signal.SIGKILL, signal.SIGSTOP)
-_NO_CODE = compile("", "", "exec")
+_WRITERS = frozenset((io.BufferedWriter, io.BufferedRandom, io.TextIOWrapper))
+_HOOKS = ("displayhook", "excepthook", "unraisablehook", "breakpointhook")
+_STREAMS = ("stdin", "stdout", "stderr")
+# Of what an interpreter forgets first, what a script can hang its own things on, and what a late import looks at.
+_FORGOTTEN = ("path", "argv", "ps1", "ps2", "last_type", "last_value", "last_traceback", "last_exc", "meta_path")
+# Without these, late warnings and tracebacks are told in fewer words, without the lines of the source.
+_TELLING = ("io", "warnings", "traceback")
+_LONG = 1 << 63
+# There, `raise` without an exception raises it with the traceback that it was caught with.
+_KEEPS_TRAIL = sys.version_info[:2] == (3, 10)
+
+
+class Settings:
+    """Entries of dictionaries that are to be set by no Python code: what they free finds no frame below it."""
+
+    def __init__(self):
+        self.dicts, self.keys, self.values = [], [], []
+
+    def add(self, names, key, value=None):
+        self.dicts.append(names)
+        self.keys.append(key)
+        self.values.append(value)
+
+    def when_called(self):
+        """Arguments for a call that does it all; what is added before the call counts."""
+        return collections.deque, map(dict.__setitem__, self.dicts, self.keys, self.values), 0
+
+
+class End:
+    """What is known of the end of this process."""
+
+    def __init__(self):
+        self.status = 0
+        self.modules = 0
+        """How many were loaded before the fork."""
+        self.main = None
+        self.is_near = False
+        self.freed, self.cleared = Settings(), Settings()
+        self.collections = [], [], []
+
+
+_end = End()
+
+
+def prepare():
+    """Be the first to register for the end of this process; whether we are."""
+    first = not atexit._ncallbacks()
+    freed, cleared = _end.freed, _end.cleared
+    steps = [(_begin_end,), _collecting(0), freed.when_called(), _collecting(1), (_go_on,), cleared.when_called()]
+    for step in reversed((*steps, _collecting(2), (_leave,))):
+        atexit.register(*step)
+    return first
+
+
+def _collecting(number):
+    return collections.deque, map(gc.collect, _end.collections[number]), 0
 
 
 def note_signals():
@@ -64,104 +122,196 @@ def reseed():
 
 
 def rehearse():
-    """What is done at the end of a child and leaves no trace. Threads and registered functions do not come twice."""
-    main = types.ModuleType("__main__")
-    exec(_NO_CODE, main.__dict__)
-    _flush_all(main)
+    """What is done at the end of a child and leaves no trace."""
+    _end.modules = len(sys.modules)
+    end = End()
+    end.modules = _end.modules
+    forget_file({"__file__": "", "__cached__": None})
+    _flush_output()
+    _plan_freeing(end)
+    _plan_clearing(end)
+    _flush_rest()
+    function, *rest = Settings().when_called()
+    function(*rest)
+    for step in (_begin_end, _go_on, _leave):  # By hand, they do nothing.
+        step()
 
 
-def run_and_finish(code, main):
-    """Run `code` in the module `main`; the status for `leave`, minus a signal's number to die by."""
-    status = 0
-    try:
-        exec(code, main.__dict__)
-    except BaseException as error:
-        status = _told(error)
-    return _finish(main, status)
+def forget_file(names):
+    """As an interpreter does it when a script has run to its end, and before it ends itself."""
+    names.pop("__file__", None)
+    names.pop("__cached__", None)
 
 
-def _told(error):
-    """Tell how the script failed, in the words of a cold interpreter, and the status that goes with it."""
+def passed():
+    """The script ran to its last line."""
+    if "__main__" in sys.modules:
+        forget_file(vars(sys.modules["__main__"]))
+
+
+def failed(error):
+    """The script raised. The interpreter tells it once the last frame of this process is left; this cuts that frame off
+    from the story, as a cold run does not have it, and foresees the status."""
+    error.__traceback__ = error.__traceback__.tb_next
     if isinstance(error, SystemExit):
-        return _exit_status(error.code)
-    # The first frame is the line above that runs the code; a cold run does not have it.
-    trail = error.__traceback__.tb_next if error.__traceback__ else None
-    error.__traceback__ = trail
-    _flush(sys.stdout)
-    try:
-        sys.excepthook(type(error), error, trail)
-    except SystemExit as exit_:
-        return _exit_status(exit_.code)
-    except BaseException as failed:
-        sys.stderr.write("Error in sys.excepthook:\n")
-        sys.__excepthook__(type(failed), failed, failed.__traceback__.tb_next)
-        sys.stderr.write("\nOriginal exception was:\n")
-        sys.__excepthook__(type(error), error, trail)
-    return -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
+        _end.status = _exit_status(error)
+        return
+    _end.status = -signal.SIGINT if type(error) is KeyboardInterrupt else 1
+    names = vars(sys.modules["__main__"]) if "__main__" in sys.modules else {}
+    hook = getattr(sys, "excepthook", None)
+    if hook is sys.__excepthook__ and not _KEEPS_TRAIL:
+        forget_file(names)
+    elif hasattr(sys, "excepthook"):
+        sys.excepthook = _watched(hook, names)
 
 
-def _exit_status(code):
-    if code is None:
-        return 0
+def _watched(hook, names):
+    """The hook of a script, which may end the process with a status of its own."""
+
+    def watched(kind, error, trail):
+        sys.excepthook = hook
+        if _KEEPS_TRAIL:
+            trail = error.__traceback__ = trail.tb_next
+        try:
+            hook(kind, error, trail)
+        except BaseException as failure:
+            failure.__traceback__ = failure.__traceback__.tb_next
+            if isinstance(failure, SystemExit):
+                _end.status = _exit_status(failure)
+            else:
+                forget_file(names)
+            raise
+        forget_file(names)
+
+    return watched
+
+
+def _exit_status(error):
+    code = getattr(error, "code", error)
     if isinstance(code, int):
-        return code & 0xFF if -(1 << 31) <= code < (1 << 32) else 0xFF
-    _flush(sys.stdout)
+        return code & 0xFF if -_LONG <= code < _LONG else 0xFF
+    return 0 if code is None else 1
+
+
+def _begin_end():
     try:
-        sys.stderr.write(f"{code}\n")
-    except Exception:  # A stderr that the script closed or replaced hears nothing; the status says it all.
-        return 1
-    return 1
+        sys._getframe(1)
+        return  # Somebody runs what is registered by hand. Then the interpreter ends without us.
+    except ValueError:
+        _end.is_near = True
+    if not _flush_output() and _end.status >= 0:
+        _end.status = 120
+    _plan_freeing(_end)
 
 
-def _finish(main, status):
-    threading._shutdown()
-    atexit._run_exitfuncs()
-    return 120 if not _flush_all(main) and status >= 0 else status
+def _flush_output():
+    """Whether nothing of the output was lost, which is told as the interpreter tells it."""
+    streams = [stream for stream in (getattr(sys, "stdout", None), getattr(sys, "stderr", None)) if stream is not None]
+    lost = [(stream, _failure(stream)) for stream in streams]
+    for stream, failure in lost:
+        if failure is not None and stream is getattr(sys, "stdout", None):
+            _tell_ignored(stream, failure)
+    return all(failure is None for _, failure in lost)
 
 
-def _flush_all(main):
-    """Whether nothing of the output was lost."""
-    broken = _cannot_flush(sys.stdout)
-    _flush(sys.stderr)
-    _release(main)
-    for stream in (sys.__stdout__, sys.__stderr__):
-        _flush(stream)
-    return not broken
-
-
-def _cannot_flush(stream):
-    """Whether output was lost, which is told in the words of a cold interpreter."""
+def _failure(stream):
     try:
-        if stream is not None and not stream.closed:
+        closed = bool(stream.closed)
+    except Exception:  # A stream of the script's own making need not know.
+        closed = False
+    try:
+        if not closed:
             stream.flush()
     except BaseException as error:
-        sys.stderr.write(f"Exception ignored in: {stream!r}\n{type(error).__qualname__}: {error}\n")
-        return True
-    return False
+        error.__traceback__ = error.__traceback__.tb_next
+        return error
+    return None
 
 
-def _release(main):
-    """Free the script's names in the order of a cold interpreter, so that files close and finalizers speak."""
-    names = main.__dict__
-    for private in (True, False):
-        for name in [n for n in names if n != "__builtins__" and (n[:1] == "_" and n[1:2] != "_") is private]:
-            names[name] = None
-    gc.collect()
-    for thing in gc.get_objects():
-        if isinstance(thing, (io.BufferedWriter, io.BufferedRandom, io.TextIOWrapper)) and type(thing) in _FLUSHED:
-            _flush(thing)
-
-
-_FLUSHED = (io.BufferedWriter, io.BufferedRandom, io.TextIOWrapper)
-
-
-def _flush(stream):
+def _tell_ignored(stream, error):
+    """In the words of this interpreter. The type of what its hook takes is only seen in use."""
+    hook, seen = sys.unraisablehook, []
+    sys.unraisablehook = seen.append
+    _Falling()
+    sys.unraisablehook = hook
+    told = ("Exception ignored on flushing sys.stdout", None) if sys.version_info >= (3, 13) else (None, stream)
+    ignored = type(seen[0])((type(error), error, error.__traceback__, *told))
     try:
-        if stream is not None and not stream.closed:
-            stream.flush()
+        hook(ignored)
     except BaseException:
-        return False
-    return True
+        sys.__unraisablehook__(ignored)
+
+
+class _Falling:
+    def __del__(self):
+        raise ValueError
+
+
+def _plan_freeing(end):
+    """What an interpreter lets go of before it collects: a collection with all in its place comes before."""
+    if gc.isenabled():
+        end.collections[0].append(2)
+    own = sys.__dict__
+    for name in _FORGOTTEN:
+        if name in own:
+            end.freed.add(own, name)
+    for name in _STREAMS:
+        if own.get(name) is not own.get(f"__{name}__"):
+            end.freed.add(own, name, own.get(f"__{name}__"))
+    for name in (*_TELLING, "__main__", *_own_modules(end)):
+        if name in sys.modules:
+            end.freed.add(sys.modules, name)
+    if "__main__" in sys.modules:
+        end.main = _weak(sys.modules["__main__"])
+    end.collections[1].append(2)
+
+
+def _own_modules(end):
+    """The names of what was imported after the fork, without a look at all the others."""
+    return reversed(list(itertools.islice(reversed(sys.modules), max(len(sys.modules) - end.modules, 0))))
+
+
+def _weak(thing):
+    try:
+        return weakref.ref(thing)
+    except TypeError:
+        return None
+
+
+def _go_on():
+    if _end.is_near:
+        _plan_clearing(_end)
+
+
+def _plan_clearing(end):
+    """What still lives: names of the script that somebody holds, and after them hooks of its own."""
+    main = end.main and end.main()
+    if main is not None:
+        names = vars(main)
+        for private in (True, False):
+            for name in [n for n in names if n != "__builtins__" and (n[:1] == "_" and n[1:2] != "_") is private]:
+                end.cleared.add(names, name)
+    own = sys.__dict__
+    if any(own.get(hook) is not own.get(f"__{hook}__") for hook in _HOOKS):
+        for name in (*_HOOKS, *_STREAMS):
+            end.cleared.add(own, name)
+        end.collections[2].append(2)
+
+
+def _leave():
+    if _end.is_near:
+        _flush_rest()
+        leave(_end.status)
+
+
+def _flush_rest():
+    """What lies in files that libraries hold open for the script, and in the streams of a fresh interpreter."""
+    for thing in gc.get_objects():
+        if type(thing) in _WRITERS:
+            _failure(thing)
+    for stream in (getattr(sys, "__stdout__", None), getattr(sys, "__stderr__", None)):
+        if stream is not None:
+            _failure(stream)
 
 
 def leave(status):

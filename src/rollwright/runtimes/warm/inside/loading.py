@@ -9,9 +9,11 @@ loaded is watched for what would make a child differ from a cold run: see watchi
 
 import ast
 import contextlib
+import gc
 import hashlib
 import importlib.machinery
 import io
+import itertools
 import json
 import os
 import sys
@@ -27,7 +29,8 @@ Refused = watching.Refused
 _LOADED_AS = noting.LOADED_AS
 _MARK = "ROLLWRIGHT_BOX"
 _MOST_TOLD = 60_000
-_OURS = ("child", "ending", "forking", "imports", "loading", "noting", "paging", "seating", "watching", "worker")
+_OURS = ("child", "ending", "forking", "imports", "loading", "noting", "paging")
+_OURS += ("seating", "watching", "worker", "zygote")
 
 
 class Script:
@@ -47,7 +50,7 @@ class Script:
                 self.tree = ast.parse(source)
             except (SyntaxError, ValueError):
                 raise Refused("syntax") from None
-        self.main = _program(path)
+        self.names = _names(path)
         if not self.remarks:
             self.code = self._code
         self.kept = None
@@ -127,22 +130,32 @@ class Script:
         finally:
             ending.forget_registrations(register, sys.modules.pop(_LOADED_AS))
 
-    def run(self, argv):
-        """Run it as `__main__`; the exit status. Frames of this file are cut off from what it tells about itself."""
-        sys.modules["__main__"] = self.main
+    def become_main(self, argv):
+        """Let this process be a program that has not begun yet: what is left is to run `code` in `__main__`."""
+        sys.modules["__main__"] = _module(self.names)
+        gc.collect(0)  # In a cold run it is older than what the script makes, and comes after that in a collection.
         sys.argv = [self.path, *argv]
         sys.orig_argv = [sys.orig_argv[0], self.path, *argv]
-        return ending.run_and_finish(self.code, self.main)
 
 
-def _program(path):
-    """The module that a script is run as, with what a cold interpreter puts there and nothing else. Made before the
-    fork: what a child does not do, it pays nothing for."""
+def _module(names):
     main = types.ModuleType("__main__")
-    names = {"__file__": path, "__cached__": None, "__builtins__": sys.modules["builtins"], "__annotations__": {}}
     main.__dict__.update(names)
-    main.__loader__ = importlib.machinery.SourceFileLoader("__main__", path)
+    if "__annotations__" in names:
+        main.__annotations__ = {}
     return main
+
+
+def rehearse():
+    _module({"__annotations__": None})
+
+
+def _names(path):
+    """What a cold interpreter puts into `__main__` before it runs a script, in its order: the zygote is one as well."""
+    own = vars(sys.modules["__main__"])
+    names = {name: own[name] for name in itertools.takewhile(lambda name: name[:2] == "__", own)}
+    loader = importlib.machinery.SourceFileLoader("__main__", path)
+    return {**names, "__doc__": None, "__file__": path, "__loader__": loader}
 
 
 def _check_neighbours(directory, at_start):

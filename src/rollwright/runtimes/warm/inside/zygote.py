@@ -1,8 +1,6 @@
 # mypy: ignore-errors
 # Runs under the interpreter of a script, which may be older than ours: plain Python 3.10, unannotated.
-"""A process that has loaded what a script needs, and forks a fresh child for every call of it.
-
-    zygote.py CHANNEL SCRIPT SHA256 [whole]
+"""A process that has loaded what a script needs, and forks a fresh child for every call of it: see `bottom.py`.
 
 Runs under the script's own interpreter, apart from Rollwright, which it does not import; only the standard library is
 used. Requests arrive as packets on CHANNEL, a descriptor that no child keeps: an id, the call's description, and the
@@ -17,7 +15,7 @@ imports done. Nothing of a call stays here. How a script is loaded is in `loadin
 
 import sys
 
-_AT_START = frozenset(sys.modules)  # What a cold interpreter has loaded before its script, too.
+_AT_START = frozenset(sys.modules) - {__name__}  # What a cold interpreter has loaded before its script, too.
 
 import _socket  # noqa: E402
 import contextlib  # noqa: E402
@@ -45,6 +43,10 @@ _USUAL_S, _LOST_S = 0.03, 0.3
 # Children that wait for a call: when so few are left, others are forked in a row. Between two forks every page that is
 # written to is copied, so it is cheaper to do nothing else there.
 _FEW, _MANY = 1, 4
+# What would be freed by each child on its way to the script or at its end, page by page.
+_kept = []
+# What a script left on is taken off when it has run: what comes then is not its own. It may have hidden these by then.
+unprofile, untrace = sys.setprofile, sys.settrace
 
 
 def _end(pid):
@@ -142,16 +144,16 @@ class Server:
         ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
         try:
             pid = forking.fork()
-            if pid == 0:
-                ours.close()
-                for fd in fds:
-                    os.close(fd)
-                child.live(self, theirs)
         except OSError:
             ours.close()
-            raise
-        finally:
             theirs.close()
+            raise
+        if pid == 0:
+            ours.close()
+            for fd in fds:
+                os.close(fd)
+            raise child.Forked(theirs)
+        theirs.close()
         self.spares.append((pid, ours))
 
     def _fork_one_more(self):
@@ -279,10 +281,15 @@ def settle(whole):
     paging.settle(child.rehearse)
 
 
-def main(words):
+def main():
+    """Serve until the channel is closed. The return is a child's, which is to run the script on the caller's frame."""
+    words = sys.argv[1:]
     channel = socket.socket(fileno=int(words[0]))
     channel.set_inheritable(False)
     try:
+        if not ending.prepare():
+            raise loading.Refused("atexit")
+        child.make_room()
         seating.prepare()
         watching.prepare()
         script = loading.load(words[1], words[2], _AT_START, whole="whole" in words[3:])
@@ -290,17 +297,31 @@ def main(words):
         seating.prepare_stdin()
     except loading.Refused as refusal:
         channel.send(_HEAD.pack(b"N", 0) + str(refusal).encode())
-        return
+        os._exit(0)
     settle(whole=script.steps is None)
     channel.send(_HEAD.pack(b"Y", 0) + known)
     server = Server(channel, script)
+    _kept.extend((server, sys._getframe(1).f_globals, sys._getframe(1).f_code))
+    try:
+        _serve(server)
+    except child.Forked as forked:
+        _kept.append(forked)
+    child.live(server, _kept[-1].own)
+    return script
+
+
+def names():
+    """Those of the script, which nobody but its module is to hold on to."""
+    return vars(sys.modules["__main__"])
+
+
+def _serve(server):
     try:
         server.serve()
-    finally:
+    except child.Forked:
+        raise
+    except BaseException:
         server.close()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
-    sys.stdout.flush()
+        raise
+    server.close()
     os._exit(0)
