@@ -10,7 +10,6 @@ them for changes.
 
 import _frozen_importlib_external as importing_files
 import contextlib
-import ctypes
 import gc
 import importlib
 import os
@@ -51,11 +50,6 @@ _LOOKS = frozenset(("os.listdir", "os.scandir"))
 _LOOKING = ("getcwd", "getcwdb", "stat", "lstat", "access", "readlink")
 _RANDOM = ("random", "numpy.random")
 
-_state = ctypes.pythonapi.PyInterpreterState_Get
-_state.restype = ctypes.c_void_p
-_SEARCHED = 2048
-_PROBE = "rollwright.probe"
-_place = []
 _before = {}
 _random = {}
 opened = set()
@@ -77,34 +71,15 @@ def roots():
 
 
 def prepare():
-    """Have the interpreter tell what happens, which cannot be taken back. But the place where it looks for somebody to
-    tell, the one word of its state that gets a value by this, can be empty while nothing is loaded. Else each child
-    would pay with every file that it opens; where that place is not found, it pays a little."""
-    words = (ctypes.c_size_t * _SEARCHED).from_address(_state())
-    before = list(words)
+    """Have the interpreter tell what happens, which cannot be taken back: in children nobody listens."""
     sys.addaudithook(_heard)
-    new = [(index, word) for index, word in enumerate(words) if word > _SEARCHED and not before[index]]
-    if len(new) == 1:
-        _place[:] = [words, *new[0]]
-        _listen(False)
-        sys.audit(_PROBE)
-        if notes:  # It was heard all the same, so that is another place.
-            _listen(True)
-            _place.clear()
-            notes.clear()
-    _listen(False)
 
 
 def _listen(on):
     loading[:] = [roots()] if on else []
-    if _place:
-        words, index, told = _place
-        words[index] = told if on else 0
 
 
 def _heard(event, args):
-    if event == _PROBE:
-        note(_PROBE)
     if not loading:
         return
     if event == "open":
