@@ -27,7 +27,7 @@ from rollwright.orchestrator.fleet import EngineFleet
 from rollwright.orchestrator.observing import publish_run, publish_step
 from rollwright.orchestrator.policies import PolicyWatch
 from rollwright.orchestrator.transports import FileSender
-from rollwright.orchestrator.transports.directory import ShelfSender
+from rollwright.orchestrator.transports.directory import DepotSender
 from rollwright.orchestrator.transports.zmq import ZmqSender
 from rollwright.rollouts import Environment
 from rollwright.tasks import Task, Taskset, load_tasks, make_taskset
@@ -106,7 +106,7 @@ class OrchestrateRun:
             await self._hand_over(sender)
             return report
 
-    async def _hand_over(self, sender: ShelfSender) -> None:
+    async def _hand_over(self, sender: DepotSender) -> None:
         """Over a socket, the trainer gets the last batches from this process: stay until it has them."""
         waiting, _ = sender.unacked
         if self._job.settings.transport.kind != "zmq" or not waiting:
@@ -189,7 +189,7 @@ class OrchestrateRun:
             environment.serving(engine, settings.model, sampling=settings.sampling, return_tokens=True)
         )
 
-    async def _sender(self, stack: AsyncExitStack) -> ShelfSender:
+    async def _sender(self, stack: AsyncExitStack) -> DepotSender:
         place, transport = self._job.place, self._job.settings.transport
         sender: FileSender | ZmqSender
         if transport.kind == "files":
