@@ -9,6 +9,8 @@ import textwrap
 
 import pytest
 
+from rollwright.runtimes.provision import provision
+
 from .conftest import HEAD, tree
 
 TEE = "class Tee:\n    def __init__(self, s): self.s = s\n    def __repr__(self): return 'Tee'\n    def write(self, t): return self.s.write(t)\n"
@@ -133,6 +135,31 @@ async def test_the_end_is_that_of_a_cold_run(both, script, counted, group):
             differ[case] = {"cold": cold, "warm": warm}
     assert differ == {}
     assert (counted.forked, counted.cold) == (len(cases), {})
+
+
+BESIDE_A_SITE = {
+    "says": "print('out')",
+    "fails": "print('out')\n1 / 0",
+    "exits": "print('out')\nsys.exit(3)",
+    "registers": "import atexit\natexit.register(print, 'bye')",
+    "frees": SPEAKS + "a = A('named')",
+    "keeps a file": "f = open('left', 'w'); f.write('x')",
+}
+
+
+async def test_a_site_that_registers_for_the_end_is_heard(both, script, counted, tmp_path, monkeypatch):
+    """Its functions come last, and are not left out."""
+    monkeypatch.setenv("ROLLWRIGHT_CACHE_DIR", str(tmp_path / "own"))
+    blocks = [f"if case == {name!r}:\n{textwrap.indent(body, '    ')}\n" for name, body in BESIDE_A_SITE.items()]
+    path = script("import os, sys\ncase = sys.argv.pop()\n" + "".join(blocks))
+    python = await provision(path)
+    (packages,) = python.parent.parent.glob("lib/python*/site-packages")
+    (packages / "registers.pth").write_text("import atexit; atexit.register(print, 'the site ends')\n")
+    for case in BESIDE_A_SITE:
+        cold, warm = await both(path, case)
+        assert cold == warm
+        assert b"the site ends" in warm[2]
+    assert (counted.forked, counted.cold) == (len(BESIDE_A_SITE), {})
 
 
 async def test_one_frame_lies_below_a_script(box, tmp_path):

@@ -66,13 +66,16 @@ _end = End()
 
 
 def prepare():
-    """Be the first to register for the end of this process; whether we are."""
-    first = not atexit._ncallbacks()
+    """Be the first to register for the end of this process, so that what comes last is ours.
+
+    Where somebody was first, as a site may be, the interpreter takes all apart itself: that takes longer.
+    """
+    if atexit._ncallbacks():
+        return
     freed, cleared = _end.freed, _end.cleared
     steps = [(_begin_end,), _collecting(0), freed.when_called(), _collecting(1), (_go_on,), cleared.when_called()]
     for step in reversed((*steps, _collecting(2), (_leave,))):
         atexit.register(*step)
-    return first
 
 
 def _collecting(number):

@@ -287,8 +287,7 @@ def main():
     channel = socket.socket(fileno=int(words[0]))
     channel.set_inheritable(False)
     try:
-        if not ending.prepare():
-            raise loading.Refused("atexit")
+        ending.prepare()
         child.make_room()
         seating.prepare()
         watching.prepare()
