@@ -80,7 +80,7 @@ class Box:
             await channel.ask("empty_ipc")
         # Files of the kernel's own, which nothing holds up: no thread is asked to read them.
         if are_waiting(self._counts):
-            await in_thread(end_waiting, self._diag)
+            await self.chores.do(end_waiting, self._diag)
 
     async def look(self, environment: Mapping[str, str]) -> BoxState:
         try:
